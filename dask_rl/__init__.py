@@ -1,0 +1,1 @@
+"""Offline reinforcement learning on Dask: Zarr datasets in, trained policies out."""

@@ -1,0 +1,1 @@
+"""Updates: modules, algorithms, the learner and the learner group."""

@@ -1,0 +1,1 @@
+"""Moves data from storage to learners and runs jobs; the top layer."""

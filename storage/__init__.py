@@ -1,0 +1,1 @@
+"""Data at rest: datasets, formats, checkpoints. Knows numpy and zarr, neither torch nor distributed."""

@@ -1,0 +1,83 @@
+"""One episode in memory: T steps, T+1 observations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import InvalidDataError, explain
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode of T ≥ 1 steps.
+
+    Where the source has no final observation, the last row of `observations` repeats the one before it and
+    `has_final_observation` is False: it is finite, and never delivered as real.
+
+    Raises:
+        InvalidDataError: the lengths do not fit, T is 0, or an end is flagged before the last step.
+    """
+
+    observations: Array  # (T+1, *obs_shape)
+    actions: Array  # (T, *action_shape)
+    rewards: Array  # (T,) float
+    terminations: Array  # (T,) bool: the environment ended; no bootstrap
+    truncations: Array  # (T,) bool: cut off; bootstrap from the final observation
+    infos: Mapping[str, Array] = field(default_factory=dict)  # each (T, …), e.g. behavior_logp
+    has_final_observation: bool = True
+    id: int = -1
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the lengths and the flags."""
+        length = len(self.rewards)
+        if length == 0:
+            raise InvalidDataError(explain("episode", got="0 steps", allowed="at least 1", fix="drop it"))
+        wanted = {"observations": length + 1, "actions": length, "terminations": length, "truncations": length}
+        wanted |= {f"infos/{key}": length for key in self.infos}
+        for name, rows in wanted.items():
+            got = len(self._column(name))
+            if got != rows:
+                raise InvalidDataError(
+                    explain(f"episode {self.id}: {name}", got=f"{got} rows", allowed=rows, fix="repair the source")
+                )
+        if self.terminations[:-1].any() or self.truncations[:-1].any():
+            step = int(np.flatnonzero(self.terminations[:-1] | self.truncations[:-1])[0])
+            raise InvalidDataError(
+                explain(
+                    f"episode {self.id}",
+                    got=f"an end flagged at step {step} of {length}",
+                    allowed="ends at the last step only",
+                    fix="split the episode there",
+                )
+            )
+
+    def _column(self, name: str) -> Array:
+        if name.startswith("infos/"):
+            return self.infos[name.removeprefix("infos/")]
+        column: Array = getattr(self, name)
+        return column
+
+    def __len__(self) -> int:
+        """Return the number of steps T."""
+        return len(self.rewards)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the environment ended the episode."""
+        return bool(self.terminations[-1])
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the episode was cut off."""
+        return bool(self.truncations[-1])
+
+    @property
+    def return_(self) -> float:
+        """The undiscounted sum of rewards."""
+        return float(np.sum(self.rewards, dtype=np.float64))

@@ -1,0 +1,80 @@
+"""The exceptions a user can meet.
+
+DaskRLError
+├── ConfigError          a setting, a job file or a command line option
+├── DatasetError         a dataset on disk
+│   ├── DatasetNotFoundError
+│   ├── CorruptDataError     bytes that are not what was committed
+│   └── InvalidDataError     values that no learner may see: non-finite, outside their space
+├── SourceFormatError    a foreign file that no importer can read
+├── CheckpointError      a checkpoint that is missing, foreign or damaged
+├── LearnerError         a learner failed; carries the remote traceback
+│   ├── LearnerLostError     its process is gone
+│   └── NonFiniteGradientError
+├── WaitTimeoutError     a wait took too long; names what it waited for
+└── RunStateError        a run directory that is locked, complete or belongs to another job
+"""
+
+from typing import Any
+
+
+class DaskRLError(ValueError):
+    """Base of all errors whose message is meant for the user: got what, allowed what, do what."""
+
+
+class ConfigError(DaskRLError):
+    """A setting, a job file or a command line option is wrong."""
+
+
+class DatasetError(DaskRLError):
+    """A dataset on disk cannot be used."""
+
+
+class DatasetNotFoundError(DatasetError):
+    """There is no dataset at this path."""
+
+
+class CorruptDataError(DatasetError):
+    """Stored bytes are not what was committed."""
+
+
+class InvalidDataError(DatasetError):
+    """Values that no learner may see: non-finite numbers, actions outside their space."""
+
+
+class SourceFormatError(DaskRLError):
+    """A foreign file that no importer can read."""
+
+
+class CheckpointError(DaskRLError):
+    """A checkpoint is missing, foreign or damaged."""
+
+
+class LearnerError(DaskRLError):
+    """A learner raised; the message carries the remote traceback."""
+
+
+class LearnerLostError(LearnerError):
+    """The process of a learner is gone."""
+
+
+class NonFiniteGradientError(LearnerError):
+    """A gradient was not finite and the run asked to stop there."""
+
+
+class WaitTimeoutError(DaskRLError):
+    """A wait took too long; the message names what it waited for and for how long."""
+
+
+class RunStateError(DaskRLError):
+    """A run directory is locked by a live run, or belongs to another job."""
+
+
+def explain(subject: str, *, got: Any, allowed: Any = None, fix: str) -> str:
+    """Format one line for the user: what is wrong, what was got, what is allowed, what to do.
+
+    >>> explain("batch_size", got=100, allowed="a multiple of num_shards=8", fix="use 96 or 104")
+    'batch_size: got 100; allowed: a multiple of num_shards=8; use 96 or 104.'
+    """
+    middle = "" if allowed is None else f"; allowed: {allowed}"
+    return f"{subject}: got {got}{middle}; {fix.rstrip('.')}."

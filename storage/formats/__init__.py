@@ -1,0 +1,1 @@
+"""One importer per file, one registry."""
