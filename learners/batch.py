@@ -1,0 +1,85 @@
+"""Batches: named tensors with a common first axis, per module."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+
+from dask_rl.storage.episode import Episode
+from dask_rl.storage.errors import ConfigError, explain
+
+ModuleID = str
+DEFAULT_MODULE_ID: ModuleID = "default_module"
+
+Batch = dict[str, torch.Tensor]
+"""One module's rows. Every tensor is (B, …); the names are
+
+observations (B, *obs), actions (B, *act), rewards (B,), terminations (B,) 0 or 1, next_observations (B, *obs),
+next_valid (B,) bool: whether next_observations is real, returns_to_go (B,), mask (B,) 0 or 1: rows that count.
+"""
+
+MultiBatch = dict[ModuleID, Batch]
+"""Batches by module id; always iterated in sorted order, so that all learners agree on it."""
+
+
+def as_multi_batch(batch: Mapping[str, torch.Tensor] | Mapping[ModuleID, Batch]) -> MultiBatch:
+    """Wrap a plain Batch as that of the default module; copies no tensor."""
+    if any(isinstance(value, torch.Tensor) for value in batch.values()):
+        return {DEFAULT_MODULE_ID: dict(batch)}  # type: ignore[arg-type]
+    return {module_id: dict(batch[module_id]) for module_id in sorted(batch)}  # type: ignore[arg-type]
+
+
+def num_rows(batch: Batch) -> int:
+    """Return the length of the common first axis; 0 for a batch without tensors."""
+    lengths = {name: len(tensor) for name, tensor in batch.items()}
+    if len(set(lengths.values())) > 1:
+        raise ConfigError(
+            explain("batch", got=lengths, allowed="tensors of one length", fix="cut them to the same rows")
+        )
+    return next(iter(lengths.values()), 0)
+
+
+def split_batch(batch: Batch, num_parts: int) -> list[Batch]:
+    """Split along the first axis into contiguous parts whose sizes differ by at most one (views)."""
+    rows = num_rows(batch)
+    edges = [rows * part // num_parts for part in range(num_parts + 1)]
+    return [
+        {name: tensor[start:stop] for name, tensor in batch.items()}
+        for start, stop in zip(edges[:-1], edges[1:], strict=True)
+    ]
+
+
+def returns_to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
+    """Return the discounted sum of rewards from each step to the episode's end; float64 (T,)."""
+    out = np.empty(len(rewards), np.float64)
+    running = 0.0
+    for step in range(len(rewards) - 1, -1, -1):
+        running = float(rewards[step]) + discount * running
+        out[step] = running
+    return out
+
+
+def batch_from_episodes(episodes: Iterable[Episode], dtype: torch.dtype, discount: float = 1.0) -> Batch:
+    """Lay episodes end to end as one batch of transitions with next observations and returns-to-go."""
+    columns: dict[str, list[np.ndarray]] = {}
+
+    def put(name: str, values: np.ndarray) -> None:
+        columns.setdefault(name, []).append(values)
+
+    for episode in episodes:
+        length = len(episode)
+        next_valid = np.ones(length, np.bool_)
+        next_valid[-1] = episode.has_final_observation
+        put("observations", episode.observations[:-1])
+        put("next_observations", episode.observations[1:])
+        put("next_valid", next_valid)
+        put("actions", episode.actions)
+        put("rewards", episode.rewards)
+        put("terminations", episode.terminations.astype(np.float32))
+        put("returns_to_go", returns_to_go(episode.rewards, discount))
+    return {name: _tensor(np.concatenate(parts), dtype) for name, parts in columns.items()}
+
+
+def _tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -1,0 +1,89 @@
+"""Settings of the learner group."""
+
+import os
+import shutil
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
+
+from .algorithm import AlgorithmConfig
+from .algorithms.registry import parse_algorithm
+
+COMPILE_REPAYS_AFTER_STEPS = 50_000
+"""Compilation takes 10–30 s and saves about half a millisecond a step."""
+
+
+class LearnersConfig(BaseModel):
+    """How many learners there are, on what, and how long they may take."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    num_learners: int = Field(0, ge=0, le=4096)
+    """0: one learner in this process, without Dask. 1: one actor. 2 or more: actors with gradient all-reduce."""
+    num_cpus_per_learner: int | Literal["auto"] = "auto"
+    """CPUs that a learner's worker needs; auto: 1 without a GPU, else 0."""
+    num_gpus_per_learner: float = Field(0, ge=0)
+    """GPUs per learner; may be fractional, where several learners share one."""
+    num_threads_per_learner: int | Literal["auto"] = "auto"
+    """Threads of the learner's maths; auto: this machine's cores divided by its learners, at least 1."""
+    compile: Literal["off", "on", "auto"] = "auto"
+    """Compile losses and gradients; auto: where a run is long enough to repay it and a C++ compiler is there."""
+    precision: Literal["fp32", "bf16", "fp64"] = "fp32"
+    """fp32; bf16: matrix products in bfloat16, parameters in float32; fp64: everything in float64."""
+    transport: Literal["auto", "gloo", "nccl"] = "auto"
+    """What carries the gradients; auto: nccl where every learner has a whole GPU, else gloo."""
+    max_requests_in_flight_per_learner: int = Field(3, ge=1)
+    """Requests that a learner may have queued."""
+    startup_timeout_seconds: float = Field(300, gt=0)
+    """Bound on workers to appear, learners to be built and to join, and the first step's compilation."""
+    collective_timeout_seconds: float = Field(30, gt=0)
+    """Bound on one exchange of gradients."""
+    data_timeout_seconds: float = Field(120, gt=0)
+    """Bound on waiting for one block of data."""
+    update_timeout_seconds: float = Field(3600, gt=0)
+    """Bound on one update call on a learner, however many steps it makes."""
+    on_nonfinite: Literal["skip", "raise"] = "skip"
+    """Non-finite gradients: skip the step on all learners and count it, or stop."""
+
+    def resolved(self, num_steps: int) -> "LearnersConfig":
+        """Return a copy without any auto, to be saved with the run: a resumed run must not decide otherwise."""
+        compile_ = self.compile
+        if compile_ == "auto":
+            repays = num_steps >= COMPILE_REPAYS_AFTER_STEPS and shutil.which("g++") is not None
+            compile_ = "on" if repays else "off"
+        threads = self.num_threads_per_learner
+        if threads == "auto":
+            threads = max(1, len(os.sched_getaffinity(0)) // max(1, self.num_learners))
+        cpus = self.num_cpus_per_learner
+        if cpus == "auto":
+            cpus = 0 if self.num_gpus_per_learner else 1
+        transport = self.transport
+        if transport == "auto":
+            transport = "nccl" if self.num_gpus_per_learner >= 1 else "gloo"
+        return self.model_copy(
+            update={
+                "compile": compile_,
+                "num_threads_per_learner": threads,
+                "num_cpus_per_learner": cpus,
+                "transport": transport,
+            }
+        )
+
+
+def _as_algorithm(value: Any) -> Any:
+    return parse_algorithm(value) if isinstance(value, dict) else value
+
+
+class LearnerGroupConfig(BaseModel):
+    """Everything that makes a learner but its data and its spaces."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_as_algorithm)]
+    """The algorithm's settings, with its name."""
+    learners: LearnersConfig = LearnersConfig()
+    """Number, place and time limits of the learners."""
+    seed: int = Field(0, ge=0)
+    """Seed of initial weights and of all noise."""
+    num_steps: int = Field(0, ge=0)
+    """Planned length of the run in steps, for schedules that end with it; 0: open-ended."""

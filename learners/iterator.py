@@ -1,0 +1,112 @@
+"""What a learner needs of its data: an iterator, and a recipe that opens one in the learner's process."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from dask_rl.storage.errors import ConfigError, explain
+
+from .batch import Batch, MultiBatch
+
+
+class BatchIterator(Protocol):
+    """An endless stream of one learner's parts of the global batches, seekable by step."""
+
+    step: int
+    """Number of batches delivered since step 0 of the run."""
+    shards: tuple[int, ...]
+    """The data shards that make up each batch, in order; noise is keyed by them."""
+    rows_per_shard: int
+    """Rows that each data shard gives to each batch."""
+
+    def next_batch(self) -> Batch | MultiBatch:
+        """Return the next batch. Its tensors are views of reused buffers, valid until the next call."""
+        ...
+
+    def seek(self, step: int) -> None:
+        """Make the next batch that of `step`, exactly, without replaying."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step and the parameters of the order, as JSON values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Seek to a saved step; raise ConfigError where the parameters of the order differ."""
+        ...
+
+    def close(self) -> None:
+        """End its threads and free its buffers."""
+        ...
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """A picklable recipe for a BatchIterator; opened once, in the learner's process."""
+
+    @property
+    def key(self) -> str:
+        """Name under which the learner keeps the open iterator between calls."""
+        ...
+
+    def open(self, device: torch.device, timeout_seconds: float) -> BatchIterator:
+        """Open the iterator; waits for data at most `timeout_seconds` at a time."""
+        ...
+
+
+class IterableSource:
+    """A BatchSource over any re-iterable of batches: an exhausted one starts its next epoch."""
+
+    def __init__(self, batches: Iterable[Batch | MultiBatch], key: str) -> None:
+        """Wrap `batches`, which must be picklable to reach a learner in another process."""
+        self._batches = batches
+        self.key = key
+
+    def open(self, device: torch.device, timeout_seconds: float) -> "IterableIterator":
+        """Open it; an iterable is never waited for."""
+        return IterableIterator(self._batches, self.key)
+
+
+class IterableIterator:
+    """Endless epochs of an iterable."""
+
+    shards: tuple[int, ...] = ()
+    rows_per_shard = 0
+
+    def __init__(self, batches: Iterable[Batch | MultiBatch], key: str) -> None:
+        self.step = 0
+        self._batches = batches
+        self._key = key
+        self._iterator: Iterator[Batch | MultiBatch] = iter(batches)
+
+    def next_batch(self) -> Batch | MultiBatch:
+        """Return the next batch; an iterable that gives none raises ConfigError."""
+        batch = next(self._iterator, None)
+        if batch is None:
+            self._iterator = iter(self._batches)
+            batch = next(self._iterator, None)
+        if batch is None:
+            raise ConfigError(
+                explain(f"iterator {self._key!r}", got="no batch", allowed="at least one", fix="give it data")
+            )
+        self.step += 1
+        return batch
+
+    def seek(self, step: int) -> None:
+        """Replay from the start: a plain iterable knows no shorter way."""
+        self._iterator = iter(self._batches)
+        self.step = 0
+        while self.step < step:
+            self.next_batch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Seek to a saved step."""
+        self.seek(int(state["step"]))
+
+    def close(self) -> None:
+        """Nothing to free."""
