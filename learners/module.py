@@ -1,0 +1,180 @@
+"""RLModule: the networks of one policy; MultiRLModule: several by module id; and their specs."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gymnasium
+import torch
+from torch import nn
+
+from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.spaces import space_from_json, space_to_json
+
+from .batch import DEFAULT_MODULE_ID, ModuleID
+
+_MODULE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class RLModule(nn.Module):
+    """The networks of one policy and its critics.
+
+    A subclass builds its networks in `__init__(observation_space, action_space, config)`, `config` being the
+    algorithm's. Every trainable scalar (a temperature, a dual variable) is a parameter of the module: what is
+    outside is neither synchronised nor saved.
+    """
+
+    inference_prefixes: ClassVar[tuple[str, ...]] = ("policy.",)
+    """Names of the parameters that acting needs begin with one of these."""
+
+    def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space, config: Any) -> None:
+        super().__init__()
+        self.observation_space = observation_space
+        self.action_space = action_space
+
+    def forward_inference(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return greedy actions in the action space, (B, *act); by default those of `self.policy`."""
+        actions: torch.Tensor = self.policy.mode(observations)
+        return actions.reshape(len(observations), *(self.action_space.shape or ()))
+
+    def get_state(self, *, inference_only: bool = False) -> dict[str, torch.Tensor]:
+        """Return copies of parameters and buffers by name."""
+        return {
+            name: tensor.detach().clone()
+            for name, tensor in self.state_dict().items()
+            if not inference_only or name.startswith(self.inference_prefixes)
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Copy values into parameters and buffers in place; a missing or misshapen one raises ConfigError."""
+        own = self.state_dict()
+        unknown = sorted(set(state) - set(own))
+        if unknown:
+            raise ConfigError(
+                explain("module state", got=f"unknown names {unknown}", allowed=sorted(own), fix="use its own state")
+            )
+        with torch.no_grad():
+            for name, value in state.items():
+                tensor = torch.as_tensor(value)
+                if tensor.shape != own[name].shape:
+                    raise ConfigError(
+                        explain(
+                            f"module state {name}",
+                            got=f"shape {tuple(tensor.shape)}",
+                            allowed=tuple(own[name].shape),
+                            fix="use a state of a module with the same spaces and sizes",
+                        )
+                    )
+                own[name].copy_(tensor)
+
+
+_MODULE_CLASSES: dict[str, type[RLModule]] = {}
+
+
+def register_module(cls: type[RLModule]) -> type[RLModule]:
+    """Make a module class known by its name, so that checkpoints can name it; usable as a decorator."""
+    _MODULE_CLASSES[cls.__name__] = cls
+    return cls
+
+
+@dataclass(frozen=True)
+class RLModuleSpec:
+    """What a module is built from, beside the algorithm's configuration."""
+
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    module_class: type[RLModule] | None = None
+    """None: the algorithm's own class for these spaces."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; a module class is named, and must be registered to be read back."""
+        return {
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
+            "module_class": None if self.module_class is None else self.module_class.__name__,
+        }
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "RLModuleSpec":
+        """Read back `to_json`; an unregistered class raises ConfigError."""
+        name = obj["module_class"]
+        if name is not None and name not in _MODULE_CLASSES:
+            raise ConfigError(
+                explain(
+                    "module class",
+                    got=repr(name),
+                    allowed=f"the algorithm's own or a registered one of {sorted(_MODULE_CLASSES)}",
+                    fix="decorate your class with @dask_rl.register_module before loading",
+                )
+            )
+        spaces = (space_from_json(obj["observation_space"]), space_from_json(obj["action_space"]))
+        return cls(*spaces, module_class=None if name is None else _MODULE_CLASSES[name])
+
+
+@dataclass(frozen=True)
+class MultiRLModuleSpec:
+    """Specs by module id."""
+
+    modules: Mapping[ModuleID, RLModuleSpec] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: "RLModuleSpec | MultiRLModuleSpec") -> "MultiRLModuleSpec":
+        """Wrap a single spec as that of the default module."""
+        return spec if isinstance(spec, MultiRLModuleSpec) else cls({DEFAULT_MODULE_ID: spec})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {module_id: self.modules[module_id].to_json() for module_id in sorted(self.modules)}
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "MultiRLModuleSpec":
+        """Read back `to_json`."""
+        return cls({module_id: RLModuleSpec.from_json(spec) for module_id, spec in obj.items()})
+
+
+def validate_module_id(module_id: ModuleID) -> None:
+    """Raise ConfigError unless the id can name a checkpoint component."""
+    if not _MODULE_ID.fullmatch(module_id) or ".." in module_id or module_id == "all_modules":
+        raise ConfigError(
+            explain("module id", got=repr(module_id), allowed="letters, digits, _ . -", fix="rename the module")
+        )
+
+
+class MultiRLModule(nn.Module):
+    """RLModules by id, in sorted order."""
+
+    def __init__(self, modules: Mapping[ModuleID, RLModule]) -> None:
+        super().__init__()
+        for module_id in modules:
+            validate_module_id(module_id)
+        # nn.ModuleDict forbids dots in names, ids may have them.
+        self._ids = sorted(modules)
+        self._modules_in_order = nn.ModuleList(modules[module_id] for module_id in self._ids)
+
+    def __getitem__(self, module_id: ModuleID) -> RLModule:
+        """Return one module; an unknown id raises ConfigError."""
+        if module_id not in self._ids:
+            raise ConfigError(explain("module id", got=repr(module_id), allowed=self._ids, fix="use one of these"))
+        module = self._modules_in_order[self._ids.index(module_id)]
+        return module  # type: ignore[return-value]
+
+    def __contains__(self, module_id: object) -> bool:
+        """Tell whether there is a module of this id."""
+        return module_id in self._ids
+
+    def __iter__(self) -> Iterator[ModuleID]:
+        """Iterate over the ids in sorted order."""
+        return iter(self._ids)
+
+    def get_state(
+        self, module_ids: Collection[ModuleID] | None = None, *, inference_only: bool = False
+    ) -> dict[ModuleID, dict[str, torch.Tensor]]:
+        """Return copies of the modules' states by id."""
+        ids = self._ids if module_ids is None else sorted(module_ids)
+        return {module_id: self[module_id].get_state(inference_only=inference_only) for module_id in ids}
+
+    def set_state(self, state: Mapping[ModuleID, Mapping[str, Any]]) -> None:
+        """Set the states of the modules named in `state`."""
+        for module_id in sorted(state):
+            self[module_id].set_state(state[module_id])
