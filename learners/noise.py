@@ -1,0 +1,33 @@
+"""Noise as a pure function of (seed, step, data shard), so that it does not depend on the number of learners."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+
+class NoiseBuffers:
+    """Preallocated tensors of uniform [0, 1) noise, redrawn for every step."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], seed: int, dtype: torch.dtype, device: torch.device):
+        self._shapes = dict(shapes)
+        self._seed = seed
+        self._dtype = dtype
+        self._device = device
+        self._generator = torch.Generator()
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def draw(self, step: int, shards: Sequence[int], rows_per_shard: int) -> dict[str, torch.Tensor]:
+        """Return (len(shards) · rows_per_shard, *shape) tensors, overwritten by the next call."""
+        if not self._shapes:
+            return {}
+        rows = len(shards) * rows_per_shard
+        if rows != len(next(iter(self._buffers.values()), ())):
+            self._buffers = {name: torch.empty(rows, *shape, dtype=self._dtype) for name, shape in self._shapes.items()}
+        for position, shard in enumerate(shards):
+            state = np.random.SeedSequence([self._seed, step, shard]).generate_state(2, np.uint32)
+            self._generator.manual_seed(int(state[0]) << 32 | int(state[1]))
+            part = slice(position * rows_per_shard, (position + 1) * rows_per_shard)
+            for name in sorted(self._buffers):
+                self._buffers[name][part].uniform_(generator=self._generator)
+        return {name: buffer.to(self._device, non_blocking=True) for name, buffer in self._buffers.items()}
