@@ -1,0 +1,299 @@
+"""Checkpoints: a directory each, committed by one rename, checked against sha256 on loading, free of pickle.
+
+CHECKPOINT/metadata.json     format, class name, constructor arguments, component tree, {file: size, sha256}
+           state.json        values at the root of the state       state.safetensors   arrays at the root
+           state/a/b.json, state/a/b.safetensors                   those of component a/b
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .component_tree import (
+    ROOT,
+    Component,
+    array_file,
+    assemble,
+    check_component,
+    decode_arrays,
+    decode_values,
+    encode_arrays,
+    encode_values,
+    flatten,
+    to_json_value,
+    value_file,
+)
+from .errors import CheckpointError, explain
+
+FORMAT_VERSION = 1
+METADATA_FILE = "metadata.json"
+_FORMAT = "dask-rl checkpoint"
+_MAX_METADATA_BYTES = 64 * 2**20
+_HEADER_KEYS = ("class_name", "constructor")  # of the caller's metadata: shown at the top of the file
+_USE_ANOTHER = "use another checkpoint"
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str], state: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> Path:
+    """Write `state` to the directory `path`, which appears whole or not at all.
+
+    Args:
+        path: the checkpoint; one that is already there is replaced.
+        state: nested dicts with str keys; leaves are numpy arrays or JSON values. Each dict is a component.
+        metadata: JSON values, e.g. `class_name` and `constructor`; `load_checkpoint` returns it.
+
+    Raises:
+        CheckpointError: something in the state cannot be stored, or the place cannot be written to.
+    """
+    target = Path(os.path.abspath(path))
+    if target.exists() and not _replaceable(target):
+        raise CheckpointError(
+            explain(
+                str(target),
+                got="something that is no checkpoint",
+                allowed="a new path",
+                fix="choose another path",
+            )
+        )
+    files, components = _encode(state)
+    described = to_json_value(dict(metadata), "metadata")
+    header = {
+        "format": _FORMAT,
+        "format_version": FORMAT_VERSION,
+        **{key: described.pop(key) for key in _HEADER_KEYS if key in described},
+        "components": components,
+        "files": {name: {"size": len(data), "sha256": _sha256(data)} for name, data in files.items()},
+        "metadata": described,
+    }
+    header["checksum"] = _checksum(header)
+    temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_directory(temporary, {**files, METADATA_FILE: encode_values(header)})
+            _replace_directory(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise CheckpointError(
+            explain(
+                str(target), got=error.strerror or str(error), fix="choose a place that can be written to"
+            )
+        ) from error
+    return target
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str], component: str | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (state, metadata) of the checkpoint at `path`, every byte of it checked.
+
+    Args:
+        path: a checkpoint directory.
+        component: the path of one part, e.g. 'learner/rl_module/p0'; only that part is read and returned.
+
+    Raises:
+        CheckpointError: missing, foreign, damaged or hostile; the message names the file.
+    """
+    root = Path(path)
+    header = _read_header(root)
+    wanted = header["components"]
+    if component is not None:
+        wanted = [name for name in wanted if name == component or name.startswith(f"{component}/")]
+        if component not in wanted:
+            known = ", ".join(name for name in header["components"] if name)
+            raise CheckpointError(
+                explain(
+                    f"component of {root}",
+                    got=repr(component),
+                    allowed=known or "none",
+                    fix="name one of these",
+                )
+            )
+    loaded = {name: _read_component(root, name, header["files"]) for name in wanted}
+    return assemble(loaded, component or ROOT), _caller_metadata(header)
+
+
+def load_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the metadata of the checkpoint at `path` without reading its state.
+
+    Raises:
+        CheckpointError: missing or foreign.
+    """
+    return _caller_metadata(_read_header(Path(path)))
+
+
+def _encode(state: Mapping[str, Any]) -> tuple[dict[str, bytes], list[str]]:
+    """Return {relative file name: bytes} and the component paths of a state."""
+    files: dict[str, bytes] = {}
+    components = flatten(state)
+    for name, component in components.items():
+        if component.arrays:
+            files[array_file(name)] = encode_arrays(component)
+        if component.values:
+            files[value_file(name)] = encode_values(component.values)
+    return files, list(components)
+
+
+def _write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
+    directory.mkdir()
+    folders = {directory}
+    for name, data in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.update(parent for parent in path.parents if parent.is_relative_to(directory))
+        write_synced(path, data)
+    for folder in folders:
+        sync_directory(folder)
+
+
+def _replace_directory(temporary: Path, target: Path) -> None:
+    """Rename `temporary` to `target`; a directory that is there is moved aside first and then removed."""
+    aside = None
+    if target.exists():
+        aside = temporary.with_name(f".{target.name}.{uuid.uuid4().hex}.old.tmp")
+        os.rename(target, aside)
+    os.rename(temporary, target)
+    sync_directory(target.parent)
+    if aside is not None:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file and its bytes through to the disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in the directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_header(root: Path) -> dict[str, Any]:
+    """Return metadata.json of a checkpoint whose files are exactly those it lists, each with its size.
+
+    Everything in it may come from a stranger: names are derived from checked component paths, never followed.
+    """
+    found = _list_files(root)
+    if METADATA_FILE not in found:
+        raise CheckpointError(
+            explain(str(root), got=f"no {METADATA_FILE}", allowed="a checkpoint", fix=_USE_ANOTHER)
+        )
+    name = str(root / METADATA_FILE)
+    if found.pop(METADATA_FILE) > _MAX_METADATA_BYTES:
+        raise CheckpointError(explain(name, got="an absurd size", allowed="at most 64 MiB", fix=_USE_ANOTHER))
+    header = decode_values((root / METADATA_FILE).read_bytes(), name)
+    if header.get("format") != _FORMAT or header.get("format_version") != FORMAT_VERSION:
+        got = f"format {header.get('format')!r} version {header.get('format_version')!r}"
+        raise CheckpointError(
+            explain(name, got=got, allowed=f"{_FORMAT} version {FORMAT_VERSION}", fix=_USE_ANOTHER)
+        )
+    if header.get("checksum") != _checksum(header):
+        raise CheckpointError(explain(name, got="a checksum mismatch", fix=f"it was changed: {_USE_ANOTHER}"))
+    _check_header(header, name)
+    allowed = {file for part in header["components"] for file in (array_file(part), value_file(part))}
+    for file in sorted(found.keys() | header["files"].keys()):
+        size = header["files"].get(file, {}).get("size")
+        if file not in allowed or size is None or found.get(file) != size:
+            got = f"{found[file]} bytes" if file in found else "no such file"
+            wanted = (
+                f"{size} bytes" if file in allowed and size is not None else "only files of listed components"
+            )
+            raise CheckpointError(explain(str(root / file), got=got, allowed=wanted, fix=_USE_ANOTHER))
+    return header
+
+
+def _check_header(header: Mapping[str, Any], name: str) -> None:
+    """Check the types in metadata.json, so that what follows may rely on them."""
+    components, files = header.get("components"), header.get("files")
+    fits = (
+        isinstance(components, list)
+        and all(isinstance(part, str) for part in components)
+        and ROOT in components
+        and isinstance(files, dict)
+        and all(isinstance(entry, dict) and isinstance(entry.get("size"), int) for entry in files.values())
+        and isinstance(header.get("metadata"), dict)
+    )
+    if not fits:
+        raise CheckpointError(
+            explain(name, got="a malformed header", allowed="components, files, metadata", fix=_USE_ANOTHER)
+        )
+    for part in header["components"]:
+        if part != ROOT:
+            check_component(part)
+
+
+def _list_files(root: Path) -> dict[str, int]:
+    """Return {relative name: size} of the regular files below `root`; links and devices are refused."""
+    if not root.is_dir():
+        raise CheckpointError(
+            explain(str(root), got="no such directory", allowed="a checkpoint", fix="check the path")
+        )
+    found: dict[str, int] = {}
+    pending = [root]
+    while pending:
+        for entry in sorted(pending.pop().iterdir()):
+            status = entry.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                pending.append(entry)
+            elif stat.S_ISREG(status.st_mode):
+                found[entry.relative_to(root).as_posix()] = status.st_size
+            else:
+                raise CheckpointError(
+                    explain(
+                        entry.path, got="a link or device", allowed="regular files only", fix=_USE_ANOTHER
+                    )
+                )
+    return found
+
+
+def _read_component(root: Path, component: str, files: Mapping[str, Any]) -> Component:
+    arrays, values = array_file(component), value_file(component)
+    return Component(
+        decode_arrays(_read_checked(root / arrays, files[arrays]), str(root / arrays))
+        if arrays in files
+        else {},
+        decode_values(_read_checked(root / values, files[values]), str(root / values))
+        if values in files
+        else {},
+    )
+
+
+def _read_checked(path: Path, entry: Mapping[str, Any]) -> bytes:
+    data = path.read_bytes()
+    if _sha256(data) != entry.get("sha256"):
+        raise CheckpointError(
+            explain(str(path), got="a sha256 mismatch", fix=f"the file is damaged: {_USE_ANOTHER}")
+        )
+    return data
+
+
+def _caller_metadata(header: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{key: header[key] for key in _HEADER_KEYS if key in header}, **header["metadata"]}
+
+
+def _replaceable(path: Path) -> bool:
+    return path.is_dir() and ((path / METADATA_FILE).is_file() or not any(path.iterdir()))
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _checksum(header: Mapping[str, Any]) -> str:
+    body = {key: value for key, value in header.items() if key != "checksum"}
+    return _sha256(json.dumps(body, sort_keys=True).encode())
