@@ -255,7 +255,7 @@ def _list_files(root: Path) -> dict[str, int]:
             else:
                 raise CheckpointError(
                     explain(
-                        entry.path, got="a link or device", allowed="regular files only", fix=_USE_ANOTHER
+                        str(entry), got="a link or device", allowed="regular files only", fix=_USE_ANOTHER
                     )
                 )
     return found

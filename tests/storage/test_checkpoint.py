@@ -1,10 +1,8 @@
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_rl.storage import checkpoint_files
 from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, load_metadata, save_checkpoint
 from dask_rl.storage.component_tree import assemble, flatten
 from dask_rl.storage.errors import CheckpointError
@@ -38,6 +35,12 @@ def make_state(seed: int = 0) -> dict[str, Any]:
         },
         "rng": rng.bit_generator.state,
     }
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
 
 
 def assert_same(left: Any, right: Any) -> None:
@@ -116,119 +119,6 @@ states = st.recursive(
 @given(states)
 def test_flatten_and_assemble_are_inverse(state: dict[str, Any]) -> None:
     assert_same(state, assemble(flatten(state)))
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def rewrite_header(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change metadata.json as an attacker would: with a fitting checksum."""
-    header = json.loads((path / "metadata.json").read_text())
-    change(header)
-    header["checksum"] = checkpoint_files._checksum(header)
-    (path / "metadata.json").write_text(json.dumps(header))
-
-
-def plant(path: Path, name: str, data: bytes) -> None:
-    (path / name).write_bytes(data)
-    entry = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    rewrite_header(path, lambda header: header["files"].update({name: entry}))
-
-
-def safetensors_of(header: dict[str, Any], body: bytes) -> bytes:
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + body
-
-
-def huge_shape(path: Path) -> None:
-    tensor = {"dtype": "F32", "shape": [2**40, 2**20], "data_offsets": [0, 8]}
-    plant(path, "state.safetensors", safetensors_of({"x": tensor}, b"\0" * 8))
-
-
-def empty_but_huge_shape(path: Path) -> None:
-    tensor = {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}
-    plant(path, "state.safetensors", safetensors_of({"x": tensor}, b""))
-
-
-def outside(path: Path) -> None:
-    (path.parent / "secret.json").write_text("{}")
-    rewrite_header(path, lambda h: h["components"].append("../../secret"))
-
-
-def outside_file(path: Path) -> None:
-    (path.parent / "secret.json").write_text("{}")
-    rewrite_header(path, lambda h: h["files"].update({"../secret.json": {"size": 2, "sha256": "0"}}))
-
-
-def orphan(path: Path) -> None:
-    rewrite_header(path, lambda h: h["components"].append("nobody/child"))
-
-
-def deep_json(path: Path) -> None:
-    plant(path, "state.json", b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
-
-
-def replace_by_link(path: Path) -> None:
-    (path / "state.json").rename(path.parent / "elsewhere.json")
-    (path / "state.json").symlink_to(path.parent / "elsewhere.json")
-
-
-def fifo(path: Path) -> None:
-    (path / "state.json").unlink()
-    os.mkfifo(path / "state.json")
-
-
-FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "missing checkpoint": (lambda p: p.rename(p.with_name("moved")), "c: got no such directory"),
-    "no metadata": (lambda p: (p / "metadata.json").unlink(), "no metadata.json"),
-    "foreign metadata": (
-        lambda p: (p / "metadata.json").write_text('{"a": 1}'),
-        r"metadata\.json: got format None",
-    ),
-    "metadata not JSON": (
-        lambda p: (p / "metadata.json").write_bytes(b"\x80\x04."),
-        r"metadata\.json: got unreadable",
-    ),
-    "newer format": (
-        lambda p: rewrite_header(p, lambda h: h.update(format_version=2)),
-        "version 2; allowed: .* 1",
-    ),
-    "metadata changed": (
-        lambda p: (p / "metadata.json").write_text(
-            (p / "metadata.json").read_text().replace("0.001", "0.002")
-        ),
-        r"metadata\.json: got a checksum mismatch",
-    ),
-    "malformed header": (lambda p: rewrite_header(p, lambda h: h.update(files=[])), "malformed header"),
-    "flipped bit": (lambda p: flip(p / "state.safetensors"), r"state\.safetensors: got a sha256 mismatch"),
-    "truncated": (
-        lambda p: os.truncate(p / "state.safetensors", 20),
-        r"state\.safetensors: got 20 bytes; allowed: \d+",
-    ),
-    "file missing": (lambda p: (p / "state/rng.json").unlink(), r"rng\.json: got no such file"),
-    "unlisted file": (lambda p: (p / "state/evil.pkl").write_bytes(b"x"), r"evil\.pkl"),
-    "symlink": (replace_by_link, r"state\.json: got a link"),
-    "fifo": (fifo, r"state\.json: got a link or device"),
-    "component outside": (outside, r"\.\./\.\./secret"),
-    "file outside": (outside_file, r"secret\.json: got no such file; allowed: only files of listed"),
-    "orphan": (orphan, "nobody/child.*no parent"),
-    "huge shape": (huge_shape, r"state\.safetensors: got unreadable arrays"),
-    "empty but huge shape": (empty_but_huge_shape, r"state\.safetensors: got unreadable arrays"),
-    "deep JSON": (deep_json, r"state\.json: got unreadable JSON"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_damaged_or_hostile_checkpoints_are_refused_by_name(fault: str, tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path / "c", make_state(), METADATA)
-    damage, message = FAULTS[fault]
-    damage(path)
-    with pytest.raises(CheckpointError, match=message) as caught:
-        load_checkpoint(path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
