@@ -1,0 +1,149 @@
+"""LearnerStages: how a learner is built, and the stages of a gradient step that a user may override."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dask_rl.storage.errors import ConfigError, explain
+
+from .algorithm import Phase, select_parameters
+from .algorithms.registry import build_algorithm
+from .batch import Batch, ModuleID, MultiBatch
+from .flat import FlatParameters, FlatTargets, SegmentKey
+from .gradients import Losses, PhaseGradients
+from .learner_state import LearnerState
+from .module import MultiRLModule
+from .noise import NoiseBuffers
+from .optimizers import Registration, SegmentOptimizer, clip_gradients, gradient_norms
+from .schedules import Schedule, as_schedule
+
+
+class LearnerStages(LearnerState):
+    """Building, and one step's losses, gradients, clipping and optimizers."""
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Build modules with seeded weights, optimizers, flat storage; equal on all learners of a group."""
+        modules = {}
+        for position, module_id in enumerate(sorted(self.module_spec.modules)):
+            algorithm = build_algorithm(self.config.algorithm)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.config.seed + 1_000_003 * position)
+                module = algorithm.build_module(self.module_spec.modules[module_id])
+            self.algorithms[module_id] = algorithm
+            modules[module_id] = module.to(self.device, self.dtype)
+        self.module = MultiRLModule(modules)
+        for module_id in self.module:
+            self.configure_optimizers_for_module(module_id)
+        self._build_storage()
+
+    def configure_optimizers_for_module(self, module_id: ModuleID) -> None:
+        """Register the optimizers of a module; by default those that its algorithm declares."""
+        module = self.module[module_id]
+        for name, spec in sorted(self.algorithms[module_id].optimizers(self.config.num_steps).items()):
+            parameters = select_parameters(module, spec.prefixes)
+            self.register_optimizer(module_id, name, spec.factory, parameters, spec.learning_rate, **spec.kwargs)
+
+    def register_optimizer(
+        self,
+        module_id: ModuleID,
+        name: str,
+        optimizer: Any,
+        parameters: Sequence[tuple[str, nn.Parameter]],
+        learning_rate: float | Sequence[tuple[int, float]] | Schedule,
+        **kwargs: Any,
+    ) -> None:
+        """Give `parameters` (name, parameter) of a module to an optimizer class or factory.
+
+        Args:
+            module_id: the module.
+            name: the optimizer's name, unique in the module.
+            optimizer: called with (parameters, lr=…, **kwargs).
+            parameters: each belongs to one optimizer only.
+            learning_rate: a number, (step, value) points, or a function of the step.
+            kwargs: passed on to the optimizer.
+        """
+        if not parameters:
+            raise ConfigError(
+                explain(f"optimizer {name!r} of module {module_id!r}", got="no parameter", fix="check its prefixes")
+            )
+        schedule = as_schedule(learning_rate)
+        self._registrations[module_id, name] = Registration(parameters, optimizer, schedule, kwargs)
+
+    def _build_storage(self) -> None:
+        groups = {key: registration.parameters for key, registration in sorted(self._registrations.items())}
+        self.flat = FlatParameters(groups, list(self.module), dtype=self.dtype, device=self.device)
+        self.optimizers = {
+            key: SegmentOptimizer(self.flat, key, registration) for key, registration in self._registrations.items()
+        }
+        for module_id in self.module:
+            algorithm, module = self.algorithms[module_id], self.module[module_id]
+            self._noise[module_id] = NoiseBuffers(
+                algorithm.noise_shapes(module), self.config.seed, self.dtype, self.device
+            )
+            for phase in algorithm.phases():
+                self._build_phase(module_id, module, phase)
+
+    def _build_phase(self, module_id: ModuleID, module: nn.Module, phase: Phase) -> None:
+        def losses(batch: Batch, noise: Mapping[str, torch.Tensor]) -> Losses:
+            return self.compute_losses(module_id, batch, noise, phase)
+
+        self._gradients[module_id, phase.name] = PhaseGradients(
+            module,
+            self.flat,
+            [(module_id, name) for name in phase.optimizers],
+            losses,
+            compile_=self.config.learners.compile == "on",
+            bf16=self.config.learners.precision == "bf16",
+        )
+        for update in phase.targets:
+            target = _under(module, update.target)
+            self._targets[module_id, update.target] = FlatTargets(target, _under(module, update.source))
+
+    # -- the stages of a step ------------------------------------------------------------------------------------
+
+    def compute_losses(
+        self, module_id: ModuleID, batch: Batch, noise: Mapping[str, torch.Tensor], phase: Phase
+    ) -> Losses:
+        """Return one module's losses of a phase by name, summed over the rows that count."""
+        return self.algorithms[module_id].losses(self.module[module_id], batch, noise, phase)
+
+    def compute_gradients(
+        self, phases: Mapping[ModuleID, Phase], batches: MultiBatch, noise: Mapping[ModuleID, Any]
+    ) -> dict[ModuleID, Losses]:
+        """Put the gradients of the phase's summed losses into flat storage; return the losses."""
+        return {
+            module_id: self._gradients[module_id, phase.name](batches[module_id], noise[module_id])
+            for module_id, phase in phases.items()
+        }
+
+    def postprocess_gradients(self, keys: Sequence[SegmentKey]) -> torch.Tensor:
+        """Turn sums into means, clip; return the norms before clipping, (len(keys),)."""
+        ids = list(self.module)
+        for key in keys:
+            self.flat.segment_grad(key).div_(self._total_weights[ids.index(key[0])])
+        norms = gradient_norms(self.flat, keys)
+        for key in keys:
+            settings = self.algorithms[key[0]].config
+            if settings.grad_clip is not None:
+                clip_gradients(self.flat, key, settings.grad_clip, settings.grad_clip_by)
+        return norms
+
+    def apply_gradients(self, keys: Sequence[SegmentKey]) -> None:
+        """Step the optimizers of the segments."""
+        for key in keys:
+            self.optimizers[key].step(self.step)
+
+    def before_gradient_based_update(self, timesteps: Mapping[str, Any]) -> None:
+        """Called before the steps of an update call."""
+
+    def after_gradient_based_update(self, timesteps: Mapping[str, Any]) -> None:
+        """Called after the steps of an update call."""
+
+
+def _under(module: nn.Module, prefix: str) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters under a prefix, named without it."""
+    return [(name.removeprefix(prefix), p) for name, p in module.named_parameters() if name.startswith(prefix)]

@@ -1,0 +1,132 @@
+"""LearnerState: what a learner holds, and how that is saved, restored and copied to its peers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dask_rl.storage.errors import CheckpointError, explain
+
+from .algorithm import Algorithm
+from .batch import ModuleID
+from .checkpointable import Checkpointable, Components, State, select_state
+from .collective import Collective, SingleProcess
+from .config import LearnerGroupConfig
+from .flat import FlatParameters, FlatTargets, SegmentKey
+from .gradients import PhaseGradients
+from .iterator import BatchIterator
+from .module import MultiRLModule, MultiRLModuleSpec
+from .noise import NoiseBuffers
+from .optimizers import Registration, SegmentOptimizer
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.float64}
+
+
+class LearnerState(Checkpointable):
+    """Modules, optimizers and counters of one rank: everything that makes its next step."""
+
+    module: MultiRLModule
+    flat: FlatParameters
+    optimizers: dict[SegmentKey, SegmentOptimizer]
+
+    def __init__(
+        self,
+        config: LearnerGroupConfig,
+        module_spec: MultiRLModuleSpec,
+        *,
+        collective: Collective | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.config = config
+        self.module_spec = module_spec
+        self.collective: Collective = collective or SingleProcess()
+        self.device = device or torch.device("cpu")
+        self.dtype = _DTYPES[config.learners.precision]
+        self.algorithms: dict[ModuleID, Algorithm[Any]] = {}
+        self.iterators: dict[str, BatchIterator] = {}
+        self.step = 0
+        self.weights_seq_no = 0
+        self.num_skipped_steps = 0
+        self._saved_iterators: dict[str, Mapping[str, Any]] = {}
+        self._registrations: dict[SegmentKey, Registration] = {}
+        self._gradients: dict[tuple[ModuleID, str], PhaseGradients] = {}
+        self._gradient_norms: dict[SegmentKey, torch.Tensor] = {}
+        self._targets: dict[tuple[ModuleID, str], FlatTargets] = {}
+        self._noise: dict[ModuleID, NoiseBuffers] = {}
+        self._total_weights = torch.zeros(0)
+        self._is_warm = False
+
+    def get_state(self, components: Components = None, *, not_components: Components = None) -> State:
+        """Return copies of weights, optimizer state, counters and iterator positions.
+
+        Components: `rl_module/ID`, `optimizers/ID/NAME`, `counters`, `iterators`.
+        """
+        optimizers: State = {module_id: {} for module_id in self.module}
+        for (module_id, name), optimizer in self.optimizers.items():
+            optimizers[module_id][name] = optimizer.state_dict()
+        state: State = {
+            "rl_module": self.module.get_state(),
+            "optimizers": optimizers,
+            "counters": {
+                "step": self.step,
+                "weights_seq_no": self.weights_seq_no,
+                "num_skipped_steps": self.num_skipped_steps,
+            },
+            "iterators": {key: iterator.state_dict() for key, iterator in self.iterators.items()},
+        }
+        return select_state(state, components, not_components)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the parts that `state` holds, in place; flat storage stays where it is."""
+        self.module.set_state(state.get("rl_module", {}))
+        for module_id, optimizers in sorted(state.get("optimizers", {}).items()):
+            for name, values in sorted(optimizers.items()):
+                self._optimizer(module_id, name).load_state_dict(values)
+        counters = state.get("counters", {})
+        self.step = int(counters.get("step", self.step))
+        self.weights_seq_no = int(counters.get("weights_seq_no", self.weights_seq_no))
+        self.num_skipped_steps = int(counters.get("num_skipped_steps", self.num_skipped_steps))
+        for key, position in state.get("iterators", {}).items():
+            if key in self.iterators:
+                self.iterators[key].load_state_dict(dict(position))
+            else:
+                self._saved_iterators[key] = position
+
+    def _optimizer(self, module_id: ModuleID, name: str) -> SegmentOptimizer:
+        if (module_id, name) not in self.optimizers:
+            known = ["/".join(key) for key in sorted(self.optimizers)]
+            raise CheckpointError(
+                explain("optimizer state", got=f"{module_id}/{name}", allowed=known, fix="load a state of these modules")
+            )
+        return self.optimizers[module_id, name]
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Return the registered name and the constructor's arguments."""
+        constructor = {"config": self.config.model_dump(mode="json"), "module_spec": self.module_spec.to_json()}
+        return {"class_name": "Learner", "constructor": constructor}
+
+    def join(self, collective: Collective) -> None:
+        """Become a rank of a group: all take over rank 0's weights, targets, optimizer state and counters."""
+        self.collective = collective
+        self._is_warm = False
+        if collective.size == 1:
+            return
+        counters = torch.tensor([self.step, self.weights_seq_no, self.num_skipped_steps], dtype=torch.int64)
+        counters = counters.to(self.device)
+        collective.broadcast_(counters)
+        self.step, self.weights_seq_no, self.num_skipped_steps = (int(value) for value in counters)
+        for tensor in self._shared_tensors():
+            collective.broadcast_(tensor)
+
+    def _shared_tensors(self) -> list[torch.Tensor]:
+        tensors = [self.flat.data, *(self._targets[key].data for key in sorted(self._targets))]
+        for key in sorted(self.optimizers):
+            tensors += self.optimizers[key].tensors()
+        return tensors + [buffer for module_id in self.module for buffer in self.module[module_id].buffers()]
+
+    def close(self) -> None:
+        """Close the iterators and leave the group."""
+        for iterator in self.iterators.values():
+            iterator.close()
+        self.iterators.clear()
+        self.collective.close()
