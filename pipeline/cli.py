@@ -1,0 +1,66 @@
+"""The `dask-rl` command."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import typer
+from pydantic import ValidationError
+
+from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError
+
+from .cli_command import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from .cli_data import data
+from .cli_run import add_commands
+
+app = typer.Typer(
+    name="dask-rl",
+    help="Offline reinforcement learning on Dask: Zarr datasets in, trained policies out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+add_commands(app)
+app.add_typer(data, name="data")
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; return its exit code: 0 done, 1 failed, 2 bad usage or config, 3 interrupted.
+
+    Errors that are meant for the user become one line each on stderr; with --debug they keep their traceback.
+    """
+    if "--debug" in arguments:
+        return _invoke(arguments)
+    try:
+        return _invoke(arguments)
+    except (ConfigError, RunStateError) as error:
+        return _fail(str(error).splitlines(), EXIT_USAGE)
+    except DaskRLError as error:
+        return _fail(str(error).splitlines()[:1], EXIT_FAILED)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors()]
+        return _fail(lines, EXIT_USAGE)
+    except OSError as error:
+        return _fail([" ".join(str(error).split())], EXIT_FAILED)
+
+
+def _invoke(arguments: Sequence[str]) -> int:
+    try:
+        code = app(args=list(arguments), prog_name="dask-rl", standalone_mode=False)
+    except typer.TyperException as error:
+        return _fail([f"{error.format_message()} See `dask-rl --help`."], error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail(["interrupted; the same command again goes on."], EXIT_INTERRUPTED)
+    if code == 130:  # typer's for a KeyboardInterrupt
+        return _fail(["interrupted; the same command again goes on."], EXIT_INTERRUPTED)
+    return EXIT_DONE if code is None else int(code)
+
+
+def _fail(lines: Iterable[str], exit_code: int) -> int:
+    for line in lines:
+        sys.stderr.write(f"error: {line}\n")
+    return exit_code

@@ -1,0 +1,97 @@
+"""`dask-rl data …`: datasets."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .cli_command import Option, Output, command, load, table
+from .progress import make_progress
+
+data = typer.Typer(help="Import, inspect, verify and collect datasets.", no_args_is_help=True)
+
+_IMPORT_OPTIONS = (
+    Option("environment", str | None, None, "Gymnasium id whose spaces and time limit the dataset gets."),
+    Option("max_episode_steps", int | None, None, "An end after exactly so many steps is a truncation."),
+    Option("normalized_actions", bool, False, "The source's actions lie in [-1, 1]; map them to the bounds."),
+    Option("clip_actions", bool, False, "Clip actions to the bounds instead of refusing them."),
+    Option("shard_rows", int | None, None, "Rows of a shard on disk, a power of two; default: by size."),
+)
+_COLLECT_OPTIONS = (
+    Option("policy", str, "random", "random or pendulum-swing-up."),
+    Option("num_episodes", int, 100, "Episodes to collect."),
+    Option("action_noise", float, 0.0, "Std of the noise in half ranges; discrete: share of random actions."),
+    Option("max_episode_steps", int | None, None, "Steps after which an episode is truncated."),
+    Option("seed", int, 0, "Episode i is reset with seed + i."),
+    Option("shard_rows", int | None, None, "Rows of a shard on disk, a power of two; default: by size."),
+)
+
+Dataset = Annotated[str, typer.Argument(help="Path or URL of a dataset.", show_default=False)]
+Destination = Annotated[Path, typer.Argument(help="The new dataset, e.g. cartpole.zarr.", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is there.")]
+
+
+@command(data, "import", _IMPORT_OPTIONS)
+def import_(
+    source: Annotated[Path, typer.Argument(help="File or folder of another library.", show_default=False)],
+    dest: Destination,
+    format_: Annotated[str | None, typer.Option("--format", help="Default: detected.")] = None,
+    drop_invalid: Annotated[bool, typer.Option("--drop-invalid", help="Leave invalid episodes out.")] = False,
+    overwrite: Overwrite = False,
+    **settings: Any,
+) -> Output:
+    """Convert another library's data into a dataset."""
+    formats, base = load("storage.formats"), load("storage.formats.base")
+    options = load("pipeline.config_errors").validate(
+        base.ImportOptions, settings | {"on_invalid": "drop" if drop_invalid else "error"}
+    )
+    with make_progress("import", None, "steps") as progress:
+        summary = formats.import_dataset(
+            source, dest, format=format_, options=options, overwrite=overwrite, progress=progress.update
+        )
+    values = asdict(summary)
+    return Output(values, table(values))
+
+
+@command(data, "info")
+def info(dataset: Dataset) -> Output:
+    """Describe a dataset."""
+    with load("storage.dataset").OfflineDataset.open(dataset) as opened:
+        values = opened.describe()
+    return Output(values, table(values))
+
+
+@command(data, "verify")
+def verify(
+    dataset: Dataset,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte: checksums, values, flags.")] = False,
+) -> Output:
+    """Check a dataset against what was committed; the first fault is an error that names it."""
+    with load("storage.dataset").OfflineDataset.open(dataset) as opened:
+        report = asdict(opened.verify(deep=deep))
+    return Output({"ok": True, "deep": deep, **report}, f"{dataset} is sound\n{table(report)}")
+
+
+@command(data, "collect", _COLLECT_OPTIONS)
+def collect(
+    environment: Annotated[str, typer.Argument(metavar="ENV", help="Gymnasium id.", show_default=False)],
+    dest: Destination,
+    overwrite: Overwrite = False,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this process.")] = 0,
+    **settings: Any,
+) -> Output:
+    """Roll a behaviour in a Gymnasium environment into a dataset."""
+    collecting = load("pipeline.collect")
+    config = load("pipeline.config_errors").validate(
+        collecting.CollectConfig, settings | {"environment": environment}
+    )
+    with (
+        load("pipeline.cluster").open_workers(workers) as client,
+        make_progress("collect", config.num_episodes, "episodes") as progress,
+        collecting.collect(
+            config, dest, client=client, overwrite=overwrite, progress=progress.update
+        ) as opened,
+    ):
+        values = opened.describe()
+    return Output(values, table(values))

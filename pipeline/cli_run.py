@@ -1,0 +1,99 @@
+"""Commands about runs: train, eval, report, demo."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dask_rl.storage.errors import ConfigError, explain
+
+from .cli_command import EXIT_DONE, EXIT_INTERRUPTED, Output, command, load, table
+from .progress import make_progress
+from .run_directory import RunDirectory
+
+Run = Annotated[Path, typer.Argument(help="Directory of a run.", show_default=False)]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands of this module to the root command."""
+    for name, function in (("demo", demo), ("train", train), ("eval", evaluate), ("report", report)):
+        command(app, name)(function)
+
+
+def demo(
+    directory: Annotated[Path, typer.Argument(help="Where everything goes.")] = Path("demo"),
+) -> Output:
+    """Collect data, train with two learners on a local cluster, evaluate, report."""
+    values = load("pipeline.demo").run_demo(directory, progress=make_progress)
+    return Output(values, table(values))
+
+
+def train(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job.", show_default=False)],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in a.b=c.")
+    ] = None,
+) -> Output:
+    """Train; the same command again resumes an interrupted run and does nothing to a complete one."""
+    resolved = load("pipeline.job").load_job(job, set_ or ())
+    result = load("pipeline.train").train(resolved, progress=make_progress)
+    values = {
+        "num_steps": result.num_steps,
+        "run": str(result.run),
+        "final_metrics": result.final_metrics,
+        "evaluation": result.evaluation,
+        "weights_hash": result.weights_hash,
+    }
+    if result.interrupted:
+        text = f"interrupted after {result.num_steps} steps; the same command resumes\n{table(values)}"
+        return Output(values, text, EXIT_INTERRUPTED)
+    return Output(values, table(values), EXIT_DONE)
+
+
+def evaluate(
+    run: Run,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Default: the job's.")] = None,
+    environment: Annotated[str | None, typer.Option(help="Gymnasium id; default: the job's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Episode i is reset with seed + i.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this process.")] = 0,
+) -> Output:
+    """Roll the policy of a run's latest checkpoint out in its environment."""
+    directory = RunDirectory(run).require()
+    job = load("pipeline.job").load_job(directory.job_file)
+    evaluating = load("pipeline.evaluate")
+    settings: dict[str, Any] = {} if job.evaluation is None else job.evaluation.model_dump()
+    given = {"num_episodes": episodes, "environment": environment, "seed": seed}
+    settings |= {key: value for key, value in given.items() if value is not None}
+    if "environment" not in settings:
+        raise ConfigError(
+            explain(
+                "environment",
+                got="a job without evaluation",
+                allowed="a Gymnasium id",
+                fix="add --environment ID",
+            )
+        )
+    config = load("pipeline.config_errors").validate(evaluating.EvaluationConfig, settings)
+    policy = load("pipeline.train").load_policy(directory)
+    with (
+        load("pipeline.cluster").open_workers(workers) as client,
+        make_progress("evaluate", config.num_episodes, "episodes") as progress,
+    ):
+        result = evaluating.evaluate(
+            policy, config, ref_scores=_ref_scores(directory), client=client, progress=progress.update
+        )
+    values = result.summary()
+    shown = {key: value for key, value in values.items() if key not in ("returns", "lengths")}
+    return Output(values, table(shown))
+
+
+def report(run: Run) -> Output:
+    """Write a run's report: one self-contained HTML file."""
+    path = load("pipeline.report").write_report(RunDirectory(run))
+    return Output({"report": str(path)}, str(path))
+
+
+def _ref_scores(run: RunDirectory) -> tuple[float, float] | None:
+    """Return the dataset's reference scores as the run recorded them."""
+    scores = next((row.get("ref_scores") for row in run.rows("dataset")), None)
+    return None if scores is None else (float(scores[0]), float(scores[1]))

@@ -1,0 +1,264 @@
+"""The Dask cluster of a job: started here, or somebody else's."""
+
+import logging
+import multiprocessing.resource_tracker
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import dask
+from distributed import Client, LocalCluster
+from distributed.diagnostics.plugin import SchedulerPlugin
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
+
+_HOST = "127.0.0.1"
+_PRELOAD = "dask_rl.pipeline.worker_preload"
+_SPAWN_ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_")
+_LEARNER_WORKERS = {
+    "distributed.worker.multiprocessing-method": "spawn",
+    # A paused worker runs actor methods but no tasks; spilled blocks come back slowly.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    # Stacks are sampled every 10 ms by default, and learners would pay for it.
+    "distributed.worker.profile.interval": "100ms",
+}
+
+ClusterKind = Literal["in_process", "local", "cuda", "address", "scheduler_file"]
+
+
+class ClusterConfig(BaseModel):
+    """Where tasks and learners run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: ClusterKind = "local"
+    """in_process: no Dask; local: worker processes here; cuda: one worker per GPU here (needs dask-cuda);
+    address, scheduler_file: a running cluster, which is left running."""
+    num_workers: int | None = Field(None, ge=1, le=4096)
+    """Worker processes to start (local, cuda); default: one per learner. One learner runs on each."""
+    address: str | None = None
+    """Scheduler address such as tcp://10.0.0.1:8786; for kind address."""
+    scheduler_file: str | None = None
+    """File that `dask scheduler --scheduler-file` wrote; for kind scheduler_file."""
+    dashboard_port: int = Field(0, ge=0, le=65535)
+    """Port of the dashboard on 127.0.0.1 (local, cuda); 0: a free one."""
+    memory_per_worker: int | str = "auto"
+    """Memory limit of a worker (local, cuda) in bytes or as in "4GB"; auto: an even share."""
+    worker_ttl_seconds: float = Field(60, gt=0)
+    """A worker that is silent for so long is given up for dead and replaced (local, cuda)."""
+    startup_timeout_seconds: float = Field(60, gt=0)
+    """Bound on reaching the scheduler and on the wait for enough workers."""
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = "error"
+    """Least severe of Dask's log lines that reach the terminal (local, cuda)."""
+
+    @model_validator(mode="after")
+    def _needs_its_place(self) -> "ClusterConfig":
+        for name in ("address", "scheduler_file"):
+            if (self.kind == name) != (getattr(self, name) is not None):
+                raise ValueError(f"{name} is for kind {name}, and that kind needs it")
+        return self
+
+
+class KeepLearners(SchedulerPlugin):
+    """Keeps workers that hold actors out of every downscaling: adapt() and scale() may not kill a learner."""
+
+    name = "keep-learners"
+
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+        """Return the workers without actors."""
+        return [worker for worker in workers if not worker.actors]
+
+
+@contextmanager
+def open_cluster(config: ClusterConfig, *, num_workers: int = 1) -> Iterator[Client | None]:
+    """Give a client of a cluster with at least `num_workers` workers; None for in_process.
+
+    What was started here is closed at the end, and no process stays behind; a cluster that was running before
+    stays as it was.
+
+    Args:
+        config: the cluster.
+        num_workers: workers that the job needs, one per learner.
+
+    Raises:
+        ConfigError: fewer workers than learners, a port in use, no scheduler at the address.
+        WaitTimeoutError: workers that were started here did not come up.
+    """
+    if config.kind == "in_process":
+        yield None
+        return
+    with ExitStack() as stack:
+        if config.kind in ("local", "cuda"):
+            cluster = stack.enter_context(_start_cluster(config, num_workers))
+            client = stack.enter_context(Client(cluster, timeout=config.startup_timeout_seconds))
+        else:
+            client = stack.enter_context(_connect(config))
+        client.register_plugin(KeepLearners())
+        wait_for_workers(client, num_workers, config)
+        yield client
+
+
+def open_workers(num_workers: int) -> AbstractContextManager[Client | None]:
+    """Give a client of so many worker processes of our own; None for 0."""
+    if num_workers == 0:
+        return open_cluster(ClusterConfig(kind="in_process"))
+    return open_cluster(ClusterConfig(num_workers=num_workers), num_workers=num_workers)
+
+
+def wait_for_workers(client: Client, num_workers: int, config: ClusterConfig) -> None:
+    """Wait until `client` has `num_workers` workers, at most `config.startup_timeout_seconds`.
+
+    Raises:
+        ConfigError: a running cluster does not have so many.
+        WaitTimeoutError: a cluster that we started did not bring them up.
+    """
+    try:
+        client.wait_for_workers(num_workers, timeout=config.startup_timeout_seconds)
+    except TimeoutError:
+        got = len(client.scheduler_info(n_workers=-1)["workers"])
+        waited = f"{got} after {config.startup_timeout_seconds:g} s"
+        if config.kind in ("local", "cuda"):
+            message = explain(
+                "workers of the local cluster",
+                got=waited,
+                allowed=f"{num_workers}, one per learner",
+                fix="raise cluster.startup_timeout_seconds or ask for fewer learners",
+            )
+            raise WaitTimeoutError(message) from None
+        message = explain(
+            f"workers of the cluster at {client.scheduler.address}",
+            got=waited,
+            allowed=f"at least {num_workers}, one per learner",
+            fix="start more workers or lower learners.num_learners",
+        )
+        raise ConfigError(message) from None
+
+
+def _start_cluster(config: ClusterConfig, num_needed: int) -> AbstractContextManager[Any]:
+    num_workers = config.num_workers or num_needed
+    if num_workers < num_needed:
+        message = explain(
+            "cluster.num_workers",
+            got=num_workers,
+            allowed=f"at least learners.num_learners={num_needed}: one learner a worker",
+            fix="raise it, leave it out, or lower learners.num_learners",
+        )
+        raise ConfigError(message)
+    _check_port(config.dashboard_port)
+    options: dict[str, Any] = {
+        "n_workers": num_workers,
+        "threads_per_worker": 1,
+        "host": _HOST,
+        "dashboard_address": f"{_HOST}:{config.dashboard_port}",
+        "silence_logs": getattr(logging, config.log_level.upper()),
+        "memory_limit": config.memory_per_worker,
+        "preload": [_PRELOAD],
+    }
+    cluster_class = LocalCluster
+    if config.kind == "cuda":
+        cluster_class = _cuda_cluster_class()
+        options["resources"] = {"GPU": 1}
+    else:
+        options["processes"] = True
+        if config.memory_per_worker == "auto":
+            del options["memory_limit"]  # LocalCluster's own "auto" divides by workers, not by cores
+    ttl = {"distributed.scheduler.worker-ttl": f"{config.worker_ttl_seconds}s"}
+    with dask.config.set(_LEARNER_WORKERS | ttl), _interrupts_held(), _environment_kept():
+        cluster: AbstractContextManager[Any] = cluster_class(**options)
+    return cluster
+
+
+def _cuda_cluster_class() -> Any:
+    try:
+        from dask_cuda import LocalCUDACluster
+    except ImportError:
+        message = explain(
+            "cluster.kind",
+            got="cuda, and dask-cuda is not installed",
+            allowed="in_process, local, address, scheduler_file",
+            fix="pip install 'dask-rl[cuda]'",
+        )
+        raise ConfigError(message) from None
+    return LocalCUDACluster
+
+
+def _connect(config: ClusterConfig) -> Client:
+    if config.scheduler_file is not None and not Path(config.scheduler_file).is_file():
+        message = explain(
+            "cluster.scheduler_file",
+            got=f"{config.scheduler_file}, which does not exist",
+            fix="start `dask scheduler --scheduler-file FILE` first, or correct the path",
+        )
+        raise ConfigError(message)
+    place = {"address": config.address} if config.address else {"scheduler_file": config.scheduler_file}
+    try:
+        return Client(**place, timeout=config.startup_timeout_seconds)
+    except (OSError, ValueError) as error:
+        asked = config.address or config.scheduler_file
+        message = explain(
+            f"cluster.{config.kind}",
+            got=f"{asked}, where no scheduler answers ({_first_line(error)})",
+            fix="start `dask scheduler`, or correct it",
+        )
+        raise ConfigError(message) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _check_port(port: int) -> None:
+    """Refuse a port in use: Dask would warn and take another one."""
+    if port == 0:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError as error:
+            message = explain(
+                "cluster.dashboard_port",
+                got=f"{port}: {error.strerror or error}",
+                allowed="a free port, or 0 for any",
+                fix="set cluster.dashboard_port=0 or stop what listens there",
+            )
+            raise ConfigError(message) from None
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold SIGINT back in this thread, and for good in all threads and processes started inside.
+
+    The signal mask is inherited: neither the first workers nor those that a nanny starts later see a Ctrl-C
+    before they reach their preload. One that comes meanwhile is delivered to this thread at the end.
+    """
+    multiprocessing.resource_tracker.ensure_running()  # its own start would unblock the signal again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Undo what nannies write into this process: one maths thread, which is for workers only.
+
+    Learners set their number of threads themselves, at run time.
+    """
+    before = {name: os.environ.get(name) for name in _SPAWN_ENVIRONMENT}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,122 @@
+"""Gymnasium environments: making them, comparing their spaces with a policy's."""
+
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from pydantic import BaseModel, ConfigDict, Field
+
+from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.spaces import describe_space, spaces_equal
+
+Space = gymnasium.Space[Any]
+Environment = gymnasium.Env[Any, Any]
+
+_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class Policy(Protocol):
+    """What acts: picklable, and a function of the observations alone."""
+
+    @property
+    def observation_space(self) -> Space:
+        """The space of one observation."""
+        ...
+
+    @property
+    def action_space(self) -> Space:
+        """The space of one action."""
+        ...
+
+    def __call__(self, observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Map observations (B, *obs) to actions (B, *act) in the action space's own units."""
+        ...
+
+
+class EnvironmentConfig(BaseModel):
+    """A Gymnasium environment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment: str
+    """Gymnasium id, such as CartPole-v1 or my_module:MyEnvironment-v0, which imports my_module first."""
+    environment_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the environment."""
+    max_episode_steps: int | None = Field(None, ge=1)
+    """Steps after which an episode is truncated; default: the environment's own limit."""
+
+
+def make_environment(config: EnvironmentConfig) -> Environment:
+    """Make the environment.
+
+    Raises:
+        ConfigError: Gymnasium does not know it, cannot build it, or its spaces are no plain arrays.
+    """
+    try:
+        environment = gymnasium.make(
+            config.environment,
+            max_episode_steps=config.max_episode_steps,
+            disable_env_checker=True,
+            **config.environment_kwargs,
+        )
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise ConfigError(
+            explain(
+                "environment",
+                got=f"{config.environment!r} ({' '.join(str(error).split()).rstrip('.')})",
+                allowed="a Gymnasium id",
+                fix="correct it, or name its module too, as in my_module:MyEnvironment-v0",
+            )
+        ) from None
+    for name, space in (("observation", environment.observation_space), ("action", environment.action_space)):
+        if not isinstance(space, _ARRAY_SPACES):
+            environment.close()
+            raise ConfigError(
+                explain(
+                    f"{name} space of {config.environment}",
+                    got=describe_space(space),
+                    allowed="Box, Discrete, MultiDiscrete or MultiBinary",
+                    fix="wrap the environment, e.g. with gymnasium.wrappers.FlattenObservation",
+                )
+            )
+    return environment
+
+
+def check_spaces(policy: Policy, environment: Environment, name: str) -> None:
+    """Refuse a policy whose spaces are not the environment's.
+
+    Observations must agree in kind and shape; the bounds that a dataset happened to show do not matter to a
+    policy. Actions must agree in their bounds too, as these are the policy's units.
+
+    Raises:
+        ConfigError: naming both spaces and what to do.
+    """
+    pairs = (
+        ("observation", policy.observation_space, environment.observation_space, _same_layout),
+        ("action", policy.action_space, environment.action_space, _same_actions),
+    )
+    for what, got, wanted, same in pairs:
+        if not same(got, wanted):
+            raise ConfigError(
+                explain(
+                    f"{what} space of the policy",
+                    got=describe_space(got),
+                    allowed=f"that of {name}, {describe_space(wanted)}",
+                    fix="import the data with the environment's spaces: "
+                    f"dask-rl data import --environment {name} [--normalized-actions] SOURCE DEST",
+                )
+            )
+
+
+def _same_layout(a: Space, b: Space) -> bool:
+    if isinstance(a, spaces.Box) and isinstance(b, spaces.Box):
+        return a.shape == b.shape and np.dtype(a.dtype).kind == np.dtype(b.dtype).kind
+    return spaces_equal(a, b)
+
+
+def _same_actions(a: Space, b: Space) -> bool:
+    if isinstance(a, spaces.Box) and isinstance(b, spaces.Box):
+        return _same_layout(a, b) and np.allclose(a.low, b.low, 1e-6) and np.allclose(a.high, b.high, 1e-6)
+    return spaces_equal(a, b)

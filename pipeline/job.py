@@ -1,0 +1,228 @@
+"""A training job: what a user writes in YAML, checked as a whole before anything starts."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_validator
+
+from dask_rl.learners.algorithm import AlgorithmConfig
+from dask_rl.learners.algorithms.registry import algorithm_names, get_algorithm
+from dask_rl.learners.config import LearnersConfig
+from dask_rl.storage.errors import ConfigError, explain
+
+from .cluster import ClusterConfig
+from .config_errors import validate
+from .evaluate import EvaluationConfig
+
+
+class CheckpointConfig(BaseModel):
+    """When to save the run, and what to keep."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    every_steps: int | None = Field(None, ge=1)
+    """Steps between checkpoints; default: at the end and on interruption only."""
+    keep_last: int = Field(2, ge=1)
+    """Newest checkpoints to keep."""
+    keep_best: bool = True
+    """Keep the checkpoint with the best evaluation besides."""
+
+
+class DataConfig(BaseModel):
+    """What happens to the data between the dataset and the learners."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reward_scale: float = Field(1.0, gt=0)
+    """Rewards are multiplied by this."""
+    reward_shift: float = 0.0
+    """Then this is added to them."""
+    resident: bool | None = None
+    """Hold the data in memory, or stream it; default: by its size."""
+    memory_budget_bytes: int | None = Field(None, ge=1)
+    """Bound on the memory of one learner's data; default: the feed's."""
+    block_rows: int | None = Field(None, ge=1)
+    """Transitions of a block; default: about 64 MB."""
+    window_rows: int | None = Field(None, ge=1)
+    """Transitions that are shuffled together; default: four blocks."""
+
+
+def _algorithm(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if "name" not in value:
+        raise ConfigError(
+            explain(
+                "algorithm",
+                got=dict(value),
+                allowed=", ".join(algorithm_names()),
+                fix="add its name: {name: bc}",
+            )
+        )
+    return validate(get_algorithm(value["name"]).Config, value, "algorithm")
+
+
+def _default_cluster(values: Mapping[str, Any]) -> ClusterConfig:
+    learners = values.get("learners", LearnersConfig())
+    return ClusterConfig(kind="local" if learners.num_learners else "in_process")
+
+
+class TrainJob(BaseModel):
+    """One training run; the same job is always the same run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: str | dict[str, str]
+    """Path or URL of a dataset, or one per module id."""
+    algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_algorithm)]
+    """Name of the algorithm and its settings."""
+    num_steps: int = Field(ge=1)
+    """Gradient steps of the whole run."""
+    batch_size: int = Field(256, ge=1)
+    """Rows of one step over all learners; a multiple of num_shards."""
+    num_shards: int = Field(8, ge=1)
+    """Data shards; at least the number of learners. Fixed for a run, whatever the number of learners."""
+    seed: int = Field(0, ge=0)
+    """Seed of the initial weights, the order of the data and all noise."""
+    data: DataConfig = DataConfig()
+    """Transforms, and where the data is held."""
+    learners: LearnersConfig = LearnersConfig()
+    """Number, place and time limits of the learners."""
+    cluster: ClusterConfig = Field(default_factory=_default_cluster)
+    """Where they run; default: local with learners, in_process without."""
+    evaluation: EvaluationConfig | None = None
+    """Rollouts in an environment; default: none."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When to save."""
+    run: str
+    """Directory of the run."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TrainJob":
+        if self.batch_size % self.num_shards:
+            below = self.batch_size // self.num_shards * self.num_shards
+            choices = " or ".join(str(size) for size in (below, below + self.num_shards) if size)
+            raise ConfigError(
+                explain(
+                    "batch_size",
+                    got=self.batch_size,
+                    allowed=f"a multiple of num_shards={self.num_shards}",
+                    fix=f"use {choices}",
+                )
+            )
+        num_learners = self.learners.num_learners
+        if num_learners > self.num_shards:
+            raise ConfigError(
+                explain(
+                    "learners.num_learners",
+                    got=num_learners,
+                    allowed=f"at most num_shards={self.num_shards}",
+                    fix="raise num_shards",
+                )
+            )
+        if num_learners and self.cluster.kind == "in_process":
+            raise ConfigError(
+                explain(
+                    "cluster.kind",
+                    got=f"in_process with {num_learners} learners",
+                    allowed="in_process with learners.num_learners=0",
+                    fix="use cluster.kind=local",
+                )
+            )
+        return self
+
+    def to_yaml(self) -> str:
+        """Return the whole job, defaults included, as YAML that `load_job` reads back equal."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> TrainJob:
+    """Read a job from a YAML file.
+
+    Args:
+        path: the file.
+        overrides: `a.b=c` each; c is read as YAML.
+
+    Raises:
+        ConfigError: one line per problem.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            explain("job file", got=f"{path}: {error.strerror or error}", fix="give the path of a YAML file")
+        ) from None
+    return parse_job(text, overrides, str(path))
+
+
+def parse_job(text: str, overrides: Iterable[str] = (), source: str = "job") -> TrainJob:
+    """Build a job from YAML text; see `load_job`."""
+    values = _parse_yaml(text, source)
+    if not isinstance(values, dict):
+        raise ConfigError(
+            explain(
+                source,
+                got=f"YAML of type {type(values).__name__}",
+                allowed="a mapping",
+                fix="write `key: value` lines",
+            )
+        )
+    for override in overrides:
+        _override(values, override)
+    return validate(TrainJob, values)
+
+
+def job_differences(before: TrainJob, after: TrainJob) -> list[str]:
+    """Return `key: before → after` for every setting that differs."""
+    old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
+    return [
+        f"{key}: {old.get(key, 'unset')} → {new.get(key, 'unset')}"
+        for key in [*old, *(key for key in new if key not in old)]
+        if old.get(key, "unset") != new.get(key, "unset")
+    ]
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(
+            explain("--set", got=repr(override), allowed="key=value or a.b=value", fix="write it so")
+        )
+    for depth, part in enumerate(parts[:-1], 1):
+        inner = values.get(part)
+        if inner is None:
+            inner = values[part] = {}
+        if not isinstance(inner, dict):
+            raise ConfigError(
+                explain(
+                    f"--set {override}",
+                    got=f"{'.'.join(parts[:depth])}={inner!r}, which is no mapping",
+                    allowed="a key inside a mapping",
+                    fix="correct the key",
+                )
+            )
+        values = inner
+    values[parts[-1]] = _parse_yaml(text, f"--set {key}")
+
+
+def _parse_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            explain(source, got=" ".join(str(error).split()), allowed="YAML", fix="correct it")
+        ) from None
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
