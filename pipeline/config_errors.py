@@ -37,6 +37,8 @@ def problem_lines(error: ValidationError, model: Model, prefix: str = "") -> lis
         cause = problem.get("ctx", {}).get("error")
         owner, place = _walk(model, problem["loc"])
         subject = ".".join(filter(None, [prefix, *place]))
+        if problem["type"] == "default_factory_not_called":
+            continue  # a default that follows from a setting that is wrong itself
         if isinstance(cause, DaskRLError):
             lines.append(str(cause))
         elif problem["type"] == "extra_forbidden":

@@ -1,0 +1,109 @@
+"""Job files: defaults, overrides, and errors that a user can act on."""
+
+import pytest
+import yaml
+
+from dask_rl.pipeline.job import TrainJob, job_differences, load_job, parse_job
+from dask_rl.storage.errors import ConfigError
+
+JOB = """
+dataset: cartpole.zarr
+algorithm: {name: bc}
+num_steps: 1000
+batch_size: 256
+num_shards: 8
+seed: 0
+learners: {num_learners: 2, num_gpus_per_learner: 0, compile: auto, precision: fp32}
+cluster: {kind: local}
+evaluation: {environment: CartPole-v1, num_episodes: 20, every_steps: 500}
+checkpoint: {every_steps: 500, keep_last: 2}
+run: runs/cartpole-bc
+"""
+
+
+def test_the_documented_job_round_trips_through_yaml():
+    job = parse_job(JOB)
+    assert (job.algorithm.name, job.learners.num_learners, job.evaluation.every_steps) == ("bc", 2, 500)
+    assert parse_job(job.to_yaml()) == job
+
+
+def test_overrides_are_yaml_and_reach_nested_settings(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    overrides = [
+        "num_steps=20",
+        "learners.num_learners=0",
+        "algorithm.learning_rate=1e-3",
+        "algorithm.hidden_sizes=[8, 8]",
+        "data.reward_scale=0.1",
+        "evaluation=null",
+    ]
+    job = load_job(path, overrides)
+    assert (job.num_steps, job.learners.num_learners, job.evaluation) == (20, 0, None)
+    assert (job.algorithm.learning_rate, job.algorithm.hidden_sizes) == (1e-3, (8, 8))
+    assert job.data.reward_scale == 0.1
+
+
+@pytest.mark.parametrize(("learners", "kind"), [(0, "in_process"), (2, "local")])
+def test_the_cluster_follows_the_learners_where_none_is_named(learners, kind):
+    values = yaml.safe_load(JOB) | {"learners": {"num_learners": learners}}
+    del values["cluster"]
+    assert TrainJob.model_validate(values).cluster.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("num_step=5", ["num_step: got an unknown key", "did you mean 'num_steps'?"]),
+        ("learners.num_lerners=5", ["learners.num_lerners", "did you mean 'num_learners'?"]),
+        ("evaluation.episodes=5", ["evaluation.episodes", "num_episodes"]),
+        ("algorithm.learning_rat=1", ["algorithm.learning_rat", "did you mean 'learning_rate'?"]),
+        ("algorithm.name=bcc", ["algorithm.name: got 'bcc'", "bc", "did you mean 'bc'"]),
+        ("algorithm={}", ["algorithm: got {}", "add its name"]),
+        ("num_steps=many", ["num_steps: got 'many'", "a valid integer"]),
+        ("num_steps=0", ["num_steps: got 0", "greater than or equal to 1"]),
+        ("dataset=[1]", ["dataset: got [1]", "a valid string or a valid dictionary"]),
+        ("batch_size=100", ["batch_size: got 100", "a multiple of num_shards=8", "use 96 or 104"]),
+        ("learners.num_learners=9", ["learners.num_learners: got 9", "at most num_shards=8"]),
+        ("cluster.kind=in_process", ["cluster.kind: got in_process with 2 learners", "cluster.kind=local"]),
+        ("cluster.kind=address", ["address is for kind address, and that kind needs it"]),
+        ("cluster.kind=mars", ["cluster.kind: got 'mars'", "'in_process', 'local'"]),
+        ("num_steps", ["--set: got 'num_steps'", "key=value"]),
+        ("num_steps.a=3", ["--set num_steps.a=3: got num_steps=1000", "mapping"]),
+        ("run={", ["--set run", "YAML"]),
+    ],
+)
+def test_each_mistake_is_one_line_with_what_is_allowed(override, parts):
+    with pytest.raises(ConfigError) as caught:
+        parse_job(JOB, [override])
+    (line,) = str(caught.value).splitlines()
+    for part in parts:
+        assert part in line
+
+
+def test_several_mistakes_are_several_lines():
+    with pytest.raises(ConfigError) as caught:
+        parse_job("dataset: a.zarr\nalgorithm: {name: bc}\nseed: -1\ncolour: red\n")
+    lines = str(caught.value).splitlines()
+    assert sorted(line.split(":")[0] for line in lines) == ["colour", "num_steps", "run", "seed"]
+
+
+@pytest.mark.parametrize("text", ["- a\n", "just text", "a: [", ""])
+def test_what_is_no_mapping_is_refused(text):
+    with pytest.raises(ConfigError, match="YAML"):
+        parse_job(text)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"job file: got .*nope\.yaml: No such file"):
+        load_job(tmp_path / "nope.yaml")
+
+
+def test_differences_are_listed_by_key():
+    job = parse_job(JOB)
+    assert job_differences(job, job) == []
+    other = parse_job(JOB, ["num_steps=7", "evaluation=null", "algorithm.top_fraction=0.5"])
+    differences = job_differences(job, other)
+    assert "num_steps: 1000 → 7" in differences
+    assert "algorithm.top_fraction: 1.0 → 0.5" in differences
+    assert "evaluation.environment: CartPole-v1 → unset" in differences
