@@ -1,6 +1,8 @@
 """Batches: named tensors with a common first axis, per module."""
 
+import itertools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +24,11 @@ MultiBatch = dict[ModuleID, Batch]
 """Batches by module id; always iterated in sorted order, so that all learners agree on it."""
 
 
-def as_multi_batch(batch: Mapping[str, torch.Tensor] | Mapping[ModuleID, Batch]) -> MultiBatch:
+def as_multi_batch(batch: Mapping[str, Any]) -> MultiBatch:
     """Wrap a plain Batch as that of the default module; copies no tensor."""
     if any(isinstance(value, torch.Tensor) for value in batch.values()):
-        return {DEFAULT_MODULE_ID: dict(batch)}  # type: ignore[arg-type]
-    return {module_id: dict(batch[module_id]) for module_id in sorted(batch)}  # type: ignore[arg-type]
+        return {DEFAULT_MODULE_ID: dict(batch)}
+    return {module_id: dict(batch[module_id]) for module_id in sorted(batch)}
 
 
 def num_rows(batch: Batch) -> int:
@@ -43,10 +45,7 @@ def split_batch(batch: Batch, num_parts: int) -> list[Batch]:
     """Split along the first axis into contiguous parts whose sizes differ by at most one (views)."""
     rows = num_rows(batch)
     edges = [rows * part // num_parts for part in range(num_parts + 1)]
-    return [
-        {name: tensor[start:stop] for name, tensor in batch.items()}
-        for start, stop in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    return [{name: tensor[start:stop] for name, tensor in batch.items()} for start, stop in itertools.pairwise(edges)]
 
 
 def returns_to_go(rewards: np.ndarray, discount: float) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from dask_rl.storage.errors import ConfigError, LearnerLostError, WaitTimeoutError, explain
 
@@ -73,7 +74,7 @@ class RendezvousStore:
     """Rank 0's key-value store on a free port of its own address; one a generation."""
 
     def __init__(self, host: str, generation: int, timeout_seconds: float) -> None:
-        self.store = dist.TCPStore(
+        self.store = TCPStore(
             host,
             0,
             is_master=True,
@@ -104,7 +105,7 @@ class ProcessGroup:
         self.rank, self.size = rank, size
         self._timeout = timedelta(seconds=timeout_seconds)
         self._store = store.store if store is not None else _connect(rendezvous, rank, self._timeout)
-        prefixed = dist.PrefixStore(str(rendezvous.generation), self._store)
+        prefixed = PrefixStore(str(rendezvous.generation), self._store)
         try:
             self._group: Any = _TRANSPORTS[transport](prefixed, rank, size, self._timeout, _own_address(rendezvous))
             self.barrier()
@@ -114,7 +115,7 @@ class ProcessGroup:
     def all_reduce_(self, tensor: torch.Tensor) -> None:
         """Sum over the ranks, in place."""
         options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.SUM
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
         options.timeout = self._timeout
         self._wait(lambda: self._group.allreduce([tensor], options), "exchanging gradients")
 
@@ -137,7 +138,7 @@ class ProcessGroup:
 
     def close(self) -> None:
         """Close the connections; NCCL kernels that wait for a lost peer are aborted."""
-        group, self._group, self._store = self._group, None, None
+        group, self._group = self._group, None
         if group is not None and hasattr(group, "abort"):
             group.abort()
 
@@ -150,9 +151,9 @@ class ProcessGroup:
             raise _translate(error, f"learner {self.rank} of {self.size}, {what}", self._timeout) from None
 
 
-def _connect(rendezvous: Rendezvous, rank: int, timeout: timedelta) -> dist.TCPStore:
+def _connect(rendezvous: Rendezvous, rank: int, timeout: timedelta) -> TCPStore:
     try:
-        return dist.TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timeout)
+        return TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timeout)
     except RuntimeError as error:
         where = f"learner {rank} connecting to {rendezvous.host}:{rendezvous.port}"
         raise _translate(error, where, timeout) from None
@@ -180,18 +181,24 @@ def _own_address(rendezvous: Rendezvous) -> str:
         return str(probe.getsockname()[0])
 
 
-def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
-    options = dist.ProcessGroupGloo._Options()
+def _gloo(store: Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
     options._timeout = timeout
     options._threads = 1
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    return dist.ProcessGroupGloo(store, rank, size, options)
+    options._devices = [gloo.create_device(hostname=address)]
+    return gloo(store, rank, size, options)
 
 
-def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
+def _nccl(store: Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
     if not dist.is_nccl_available():
         raise ConfigError(
-            explain("learners.transport", got="nccl", allowed="gloo: this torch has no NCCL", fix="set gloo or auto")
+            explain(
+                "learners.transport",
+                got="nccl",
+                allowed="gloo: this torch has no NCCL",
+                fix="set gloo or auto",
+            )
         )
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout

@@ -35,7 +35,9 @@ class LearnersConfig(BaseModel):
     max_requests_in_flight_per_learner: int = Field(3, ge=1)
     """Requests that a learner may have queued."""
     startup_timeout_seconds: float = Field(300, gt=0)
-    """Bound on workers to appear, learners to be built and to join, and the first step's compilation."""
+    """Bound on learners to be built and to join, and on the first step with its compilation."""
+    workers_timeout_seconds: float = Field(30, gt=0)
+    """Bound on the wait for enough workers to be there."""
     collective_timeout_seconds: float = Field(30, gt=0)
     """Bound on one exchange of gradients."""
     data_timeout_seconds: float = Field(120, gt=0)

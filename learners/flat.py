@@ -46,7 +46,9 @@ class Segment:
     slots: tuple[Slot, ...]
 
 
-def lay_out(groups: Mapping[SegmentKey, Iterable[tuple[str, torch.Tensor]]], itemsize: int) -> dict[SegmentKey, Segment]:
+def lay_out(
+    groups: Mapping[SegmentKey, Iterable[tuple[str, torch.Tensor]]], itemsize: int
+) -> dict[SegmentKey, Segment]:
     """Give every tensor an aligned place, group after group."""
     unit = ALIGNMENT_BYTES // itemsize
     segments, position = {}, 0
@@ -138,7 +140,12 @@ class FlatTargets:
         shapes = [[(name, tuple(p.shape)) for name, p in side] for side in (target, source)]
         if shapes[0] != shapes[1] or not target:
             raise ConfigError(
-                explain("target update", got=shapes[0], allowed=shapes[1], fix="give target and source one structure")
+                explain(
+                    "target update",
+                    got=shapes[0],
+                    allowed=shapes[1],
+                    fix="give target and source one structure",
+                )
             )
         parameter = target[0][1]
         segment = lay_out({("", ""): target}, parameter.element_size())[("", "")]

@@ -42,7 +42,7 @@ class Learner(LearnerStages):
             iterator = source.open(self.device, self.config.learners.data_timeout_seconds)
             saved = self._saved_iterators.pop(source.key, None)
             if saved is not None:
-                iterator.load_state_dict(saved)
+                iterator.load_state_dict(dict(saved))
             self.iterators[source.key] = iterator
         return self.iterators[source.key]
 
@@ -81,9 +81,7 @@ class Learner(LearnerStages):
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
         return tensor.to(self.device, dtype, non_blocking=True)
 
-    def _step(
-        self, batches: MultiBatch, shards: Sequence[int], rows_per_shard: int, metrics: CallMetrics
-    ) -> None:
+    def _step(self, batches: MultiBatch, shards: Sequence[int], rows_per_shard: int, metrics: CallMetrics) -> None:
         """One gradient step of every module in `batches`, phase by phase."""
         noise = {}
         for module_id, batch in batches.items():

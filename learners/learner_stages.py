@@ -68,7 +68,11 @@ class LearnerStages(LearnerState):
         """
         if not parameters:
             raise ConfigError(
-                explain(f"optimizer {name!r} of module {module_id!r}", got="no parameter", fix="check its prefixes")
+                explain(
+                    f"optimizer {name!r} of module {module_id!r}",
+                    got="no parameter",
+                    fix="check its prefixes",
+                )
             )
         schedule = as_schedule(learning_rate)
         self._registrations[module_id, name] = Registration(parameters, optimizer, schedule, kwargs)

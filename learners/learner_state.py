@@ -96,13 +96,21 @@ class LearnerState(Checkpointable):
         if (module_id, name) not in self.optimizers:
             known = ["/".join(key) for key in sorted(self.optimizers)]
             raise CheckpointError(
-                explain("optimizer state", got=f"{module_id}/{name}", allowed=known, fix="load a state of these modules")
+                explain(
+                    "optimizer state",
+                    got=f"{module_id}/{name}",
+                    allowed=known,
+                    fix="load a state of these modules",
+                )
             )
         return self.optimizers[module_id, name]
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the registered name and the constructor's arguments."""
-        constructor = {"config": self.config.model_dump(mode="json"), "module_spec": self.module_spec.to_json()}
+        constructor = {
+            "config": self.config.model_dump(mode="json"),
+            "module_spec": self.module_spec.to_json(),
+        }
         return {"class_name": "Learner", "constructor": constructor}
 
     def join(self, collective: Collective) -> None:

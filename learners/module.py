@@ -28,14 +28,17 @@ class RLModule(nn.Module):
     inference_prefixes: ClassVar[tuple[str, ...]] = ("policy.",)
     """Names of the parameters that acting needs begin with one of these."""
 
-    def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space, config: Any) -> None:
+    def __init__(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], config: Any
+    ) -> None:
         super().__init__()
         self.observation_space = observation_space
         self.action_space = action_space
 
     def forward_inference(self, observations: torch.Tensor) -> torch.Tensor:
         """Return greedy actions in the action space, (B, *act); by default those of `self.policy`."""
-        actions: torch.Tensor = self.policy.mode(observations)
+        policy: Any = self.policy
+        actions: torch.Tensor = policy.mode(observations)
         return actions.reshape(len(observations), *(self.action_space.shape or ()))
 
     def get_state(self, *, inference_only: bool = False) -> dict[str, torch.Tensor]:
@@ -52,7 +55,12 @@ class RLModule(nn.Module):
         unknown = sorted(set(state) - set(own))
         if unknown:
             raise ConfigError(
-                explain("module state", got=f"unknown names {unknown}", allowed=sorted(own), fix="use its own state")
+                explain(
+                    "module state",
+                    got=f"unknown names {unknown}",
+                    allowed=sorted(own),
+                    fix="use its own state",
+                )
             )
         with torch.no_grad():
             for name, value in state.items():
@@ -82,8 +90,8 @@ def register_module(cls: type[RLModule]) -> type[RLModule]:
 class RLModuleSpec:
     """What a module is built from, beside the algorithm's configuration."""
 
-    observation_space: gymnasium.Space
-    action_space: gymnasium.Space
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
     module_class: type[RLModule] | None = None
     """None: the algorithm's own class for these spaces."""
 

@@ -1,5 +1,6 @@
 """Networks: a multi-layer perceptron, and an ensemble of them as batched matrix products."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ class MLP(nn.Module):
     def __init__(self, inputs: int, hidden_sizes: Sequence[int], outputs: int) -> None:
         super().__init__()
         sizes = [inputs, *hidden_sizes, outputs]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
 
     def forward(self, x: torch.Tensor, masks: Sequence[torch.Tensor] | None = None) -> torch.Tensor:
         """Return (B, outputs)."""
@@ -53,9 +54,7 @@ class EnsembleMLP(nn.Module):
         super().__init__()
         sizes = [inputs, *hidden_sizes, outputs]
         self.members = members
-        self.layers = nn.ModuleList(
-            EnsembleLinear(members, a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.layers = nn.ModuleList(EnsembleLinear(members, a, b) for a, b in itertools.pairwise(sizes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (E, B, outputs)."""

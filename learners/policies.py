@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import gymnasium
 import torch
@@ -25,7 +26,10 @@ class GaussianPolicy(nn.Module):
     """
 
     def __init__(
-        self, observation_space: gymnasium.Space, action_space: gymnasium.spaces.Box, hidden_sizes: Sequence[int]
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.spaces.Box,
+        hidden_sizes: Sequence[int],
     ) -> None:
         super().__init__()
         self.scaling = ActionScaling(action_space)
@@ -57,7 +61,10 @@ class DeterministicPolicy(nn.Module):
     """One action per state: tanh(MLP) scaled to the action space."""
 
     def __init__(
-        self, observation_space: gymnasium.Space, action_space: gymnasium.spaces.Box, hidden_sizes: Sequence[int]
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.spaces.Box,
+        hidden_sizes: Sequence[int],
     ) -> None:
         super().__init__()
         self.scaling = ActionScaling(action_space)
@@ -77,7 +84,10 @@ class CategoricalPolicy(nn.Module):
     """Softmax over the choices of a Discrete space; action i stands for `start + i`."""
 
     def __init__(
-        self, observation_space: gymnasium.Space, action_space: gymnasium.spaces.Discrete, hidden_sizes: Sequence[int]
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.spaces.Discrete,
+        hidden_sizes: Sequence[int],
     ) -> None:
         super().__init__()
         self.start = int(action_space.start)
@@ -98,7 +108,7 @@ class CategoricalPolicy(nn.Module):
 
 
 def stochastic_policy(
-    observation_space: gymnasium.Space, action_space: gymnasium.Space, hidden_sizes: Sequence[int]
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], hidden_sizes: Sequence[int]
 ) -> GaussianPolicy | CategoricalPolicy:
     """Return the policy with a log-probability that fits the action space."""
     policy = CategoricalPolicy if action_kind(action_space) == "discrete" else GaussianPolicy

@@ -1,6 +1,6 @@
 """What networks need to know of Gymnasium spaces: sizes, kinds, and the scale of actions."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ from dask_rl.storage.errors import ConfigError, explain
 ActionKind = Literal["continuous", "discrete"]
 
 
-def observation_size(space: gymnasium.Space) -> int:
+def observation_size(space: gymnasium.Space[Any]) -> int:
     """Return the number of inputs of a network for this observation space."""
     if isinstance(space, gymnasium.spaces.Box):
         return int(np.prod(space.shape, dtype=np.int64))
@@ -21,7 +21,7 @@ def observation_size(space: gymnasium.Space) -> int:
     )
 
 
-def action_kind(space: gymnasium.Space) -> ActionKind:
+def action_kind(space: gymnasium.Space[Any]) -> ActionKind:
     """Tell continuous (a Box) from discrete (a Discrete) action spaces; others raise ConfigError."""
     if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return "continuous"
@@ -32,7 +32,7 @@ def action_kind(space: gymnasium.Space) -> ActionKind:
     )
 
 
-def action_size(space: gymnasium.Space) -> int:
+def action_size(space: gymnasium.Space[Any]) -> int:
     """Return the number of action dimensions of a Box, or of choices of a Discrete."""
     if action_kind(space) == "discrete":
         return int(space.n)  # type: ignore[attr-defined]

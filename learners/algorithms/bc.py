@@ -30,7 +30,9 @@ class BCConfig(AlgorithmConfig):
 class BCModule(RLModule):
     """A policy."""
 
-    def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space, config: BCConfig) -> None:
+    def __init__(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], config: BCConfig
+    ) -> None:
         super().__init__(observation_space, action_space, config)
         if config.policy == "deterministic" and action_kind(action_space) == "continuous":
             self.policy: torch.nn.Module = DeterministicPolicy(

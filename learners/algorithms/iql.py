@@ -57,16 +57,16 @@ class IQLConfig(AlgorithmConfig):
 class IQLModule(RLModule):
     """Policy, two critics as one ensemble, their targets, and the value network."""
 
-    def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space, config: IQLConfig) -> None:
+    def __init__(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], config: IQLConfig
+    ) -> None:
         super().__init__(observation_space, action_space, config)
         inputs, hidden = observation_size(observation_space), config.hidden_sizes
         self.policy = stochastic_policy(observation_space, action_space, hidden)
         self.value = MLP(inputs, hidden, 1)
         actions = action_size(action_space)
-        if isinstance(self.policy, GaussianPolicy):
-            sizes = (inputs + actions, hidden, 1)
-        else:
-            sizes = (inputs, hidden, actions)
+        is_gaussian = isinstance(self.policy, GaussianPolicy)
+        sizes = (inputs + actions, hidden, 1) if is_gaussian else (inputs, hidden, actions)
         self.critic = EnsembleMLP(NUM_CRITICS, *sizes)
         self.target_critic = EnsembleMLP(NUM_CRITICS, *sizes).requires_grad_(False)
         self.target_critic.load_state_dict(self.critic.state_dict())
@@ -118,7 +118,11 @@ class IQL(Algorithm[IQLConfig]):
         target = TargetUpdate("target_critic.", "critic.", self.config.target_rate)
         if self.config.update_order == "simultaneous":
             return (Phase("step", ("critic", "policy", "value"), (target,)),)
-        return Phase("value", ("value",)), Phase("policy", ("policy",)), Phase("critic", ("critic",), (target,))
+        return (
+            Phase("value", ("value",)),
+            Phase("policy", ("policy",)),
+            Phase("critic", ("critic",), (target,)),
+        )
 
     def noise_shapes(self, module: IQLModule) -> dict[str, tuple[int, ...]]:
         """Return the dropout noise of the policy's hidden layers, if there is any."""
@@ -132,7 +136,7 @@ class IQL(Algorithm[IQLConfig]):
         """Return the losses of the phase's optimizers."""
         observations, actions, mask = batch["observations"], batch["actions"], row_mask(batch)
         losses: dict[str, torch.Tensor] = {}
-        values, next_values = self._values(module, batch, with_next="critic" in phase.optimizers)
+        values, next_values = self._values(module, batch, phase)
         if "value" in phase.optimizers or "policy" in phase.optimizers:
             with torch.no_grad():
                 target = module.action_values(module.target_critic, observations, actions).amin(0)
@@ -149,15 +153,16 @@ class IQL(Algorithm[IQLConfig]):
             losses["policy_loss"] = masked_sum(-weights * module.policy.log_prob(observations, actions, masks), mask)
         return losses
 
-    def _values(self, module: IQLModule, batch: Batch, with_next: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return V(s) and V(s′) without gradient, from one pass over both."""
+    def _values(self, module: IQLModule, batch: Batch, phase: Phase) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return V(s) and V(s′) without gradient, from one pass; V(s′) is empty where the phase needs none."""
         observations = batch["observations"].flatten(1)
-        if not with_next:
-            return module.value(observations).squeeze(-1), None
+        if "critic" not in phase.optimizers:
+            values = module.value(observations).squeeze(-1)
+            return values, values[:0].detach()
         both = module.value(torch.cat([observations, batch["next_observations"].flatten(1)])).squeeze(-1)
         return both[: len(observations)], both[len(observations) :].detach()
 
-    def _targets(self, batch: Batch, next_values: torch.Tensor | None) -> torch.Tensor:
+    def _targets(self, batch: Batch, next_values: torch.Tensor) -> torch.Tensor:
         """Return r + γ (1 − d) V(s′); where s′ is not real its value is left out, not multiplied by 0."""
         bootstraps = batch["next_valid"].bool() & (batch["terminations"] == 0)
         bootstrap = torch.where(bootstraps, next_values, torch.zeros_like(batch["rewards"]))

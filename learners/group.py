@@ -1,0 +1,390 @@
+"""LearnerGroup: one or many learners that take every step together."""
+
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from distributed import Client, LocalCluster, get_client
+
+from dask_rl.storage.checkpoint import load_metadata
+from dask_rl.storage.episode import Episode
+from dask_rl.storage.errors import ConfigError, explain
+
+from .actor import LearnerActor
+from .batch import Batch, ModuleID, MultiBatch, as_multi_batch
+from .checkpointable import Checkpointable, Components, State, select_state, to_arrays
+from .config import LearnerGroupConfig
+from .iterator import BatchSource, IterableSource
+from .learner import Learner
+from .manager import ActorManager, CallResult, LocalHandle, start_actors, values
+from .metrics import Result
+from .module import MultiRLModuleSpec, RLModuleSpec
+from .request import UpdateRequest
+from .splitting import UpdatePlan, plan_batch_update, plan_episode_update
+
+
+class LearnerGroup(Checkpointable):
+    """A group of learners with equal weights, each on its own worker, or one in this process.
+
+    Args:
+        config: the algorithm, the learners, the seed; copied.
+        module_spec: the spaces (and module class) of each module.
+        client: the Dask client to use. None: the current default client, else workers of the group's own.
+        learner_class: a subclass of Learner with stages of your own.
+
+    Raises:
+        ConfigError: no module, or not enough workers or GPUs.
+        WaitTimeoutError: the learners do not come up in time.
+    """
+
+    def __init__(
+        self,
+        config: LearnerGroupConfig,
+        *,
+        module_spec: MultiRLModuleSpec | RLModuleSpec,
+        client: Client | None = None,
+        learner_class: type[Learner] = Learner,
+    ) -> None:
+        self._cluster: LocalCluster | None = None
+        self._owned_client: Client | None = None
+        self._manager: ActorManager | None = None
+        self.module_spec = MultiRLModuleSpec.of(module_spec)
+        if not self.module_spec.modules:
+            raise ConfigError(explain("module_spec", got="no module", allowed="at least one", fix="give it a module"))
+        resolved = config.learners.resolved(config.num_steps)
+        self.config = config.model_copy(update={"learners": resolved}, deep=True)
+        self._generation = 0
+        self._must_join = True
+        self._num_requests = 0
+        try:
+            self._manager = self._start(client, learner_class)
+            self._manager.call_all("build", timeout=resolved.startup_timeout_seconds, stage="building")
+            self._join()
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _start(self, client: Client | None, learner_class: type[Learner]) -> ActorManager:
+        settings = self.config.learners
+        size = max(1, settings.num_learners)
+        arguments = [(self.config, self.module_spec, rank, size, learner_class) for rank in range(size)]
+        if self.is_local:
+            return ActorManager([LocalHandle(LearnerActor(*arguments[0]))])
+        return start_actors(
+            client or self._find_client(),
+            arguments,
+            num_gpus=settings.num_gpus_per_learner,
+            workers_timeout=settings.workers_timeout_seconds,
+            startup_timeout=settings.startup_timeout_seconds,
+        )
+
+    def _find_client(self) -> Client:
+        try:
+            return get_client()
+        except ValueError:
+            self._cluster = LocalCluster(
+                n_workers=self.config.learners.num_learners,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address="127.0.0.1:0",
+            )
+            self._owned_client = Client(self._cluster)
+            return self._owned_client
+
+    @property
+    def manager(self) -> ActorManager:
+        """The actors; raises ConfigError after `shutdown`."""
+        if self._manager is None:
+            raise ConfigError(explain("learner group", got="a call after shutdown", fix="make a new LearnerGroup"))
+        return self._manager
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the one learner lives in this process."""
+        return self.config.learners.num_learners == 0
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the learners live on Dask workers."""
+        return not self.is_local
+
+    def __len__(self) -> int:
+        """Return the number of learners."""
+        return len(self.manager)
+
+    def _join(self) -> None:
+        """Form the next generation: all learners meet and take over rank 0's state."""
+        timeout = self.config.learners.startup_timeout_seconds
+        rendezvous = None
+        if len(self.manager) > 1:
+            self._generation += 1
+            opened = self.manager.call(
+                "open_store", [(self._generation,)], timeout=timeout, stage="rendezvous", actor_ids=[0]
+            )
+            rendezvous = values(opened)[0]
+        self.manager.call_all("join", rendezvous, timeout=timeout, stage="joining")
+        self._must_join = False
+
+    # -- updates -------------------------------------------------------------------------------------------------
+
+    def update_from_iterators(
+        self,
+        iterators: Sequence[BatchSource | Iterable[Batch | MultiBatch]],
+        *,
+        num_iters: int,
+        timesteps: Mapping[str, Any] | None = None,
+        return_state: bool = False,
+    ) -> list[Result]:
+        """Take `num_iters` steps on every learner, each from its own iterator.
+
+        Args:
+            iterators: one a learner. A BatchSource is opened once in the learner's process and stays open; any
+                other iterable of batches is sent to it, and starts again when it is exhausted.
+            num_iters: steps to take.
+            timesteps: counters of the caller, passed on to the learner's hooks.
+            return_state: whether learner 0's result carries the updated modules' inference-only weights.
+
+        Returns:
+            One result per learner: metrics by module id, and "all_modules".
+        """
+        if len(iterators) != len(self):
+            raise ConfigError(
+                explain(
+                    "iterators",
+                    got=len(iterators),
+                    allowed=f"{len(self)}, one per learner",
+                    fix="give one to each",
+                )
+            )
+        sources = [
+            source if isinstance(source, BatchSource) else IterableSource(source, f"iterable-{rank}")
+            for rank, source in enumerate(iterators)
+        ]
+        number = self._next_number()
+        return self._run(
+            [
+                UpdateRequest(
+                    number,
+                    source=source,
+                    num_iters=num_iters,
+                    return_state=return_state and rank == 0,
+                    timesteps=timesteps or {},
+                )
+                for rank, source in enumerate(sources)
+            ]
+        )
+
+    def update_from_batch(
+        self,
+        batch: Batch | MultiBatch,
+        *,
+        timesteps: Mapping[str, Any] | None = None,
+        return_state: bool = False,
+        num_epochs: int = 1,
+        minibatch_size: int | None = None,
+        shuffle_batch_per_epoch: bool = False,
+    ) -> list[Result]:
+        """Update from one batch, split evenly among the learners.
+
+        Args:
+            batch: rows of the one module, or by module id. Split into contiguous parts that differ by at most one row;
+                a module of which some learner would get no row is left out, on all learners, and counted.
+            timesteps: counters of the caller, passed on to the learner's hooks.
+            return_state: whether learner 0's result carries the updated modules' inference-only weights.
+            num_epochs: passes over the batch.
+            minibatch_size: rows per module, learner and step; None: all.
+            shuffle_batch_per_epoch: whether each pass takes the rows in a new order.
+        """
+        plan = plan_batch_update(as_multi_batch(batch), len(self), num_epochs, minibatch_size)
+        return self._run_plan(plan, timesteps, return_state, minibatch_size, shuffle_batch_per_epoch)
+
+    def update_from_episodes(
+        self,
+        episodes: Sequence[Episode],
+        *,
+        timesteps: Mapping[str, Any] | None = None,
+        return_state: bool = False,
+        num_epochs: int = 1,
+        minibatch_size: int | None = None,
+        shuffle_batch_per_epoch: bool = False,
+    ) -> list[Result]:
+        """Update from whole episodes, the longest first to the least loaded; as `update_from_batch`."""
+        plan = plan_episode_update(episodes, len(self), num_epochs, minibatch_size)
+        return self._run_plan(plan, timesteps, return_state, minibatch_size, shuffle_batch_per_epoch)
+
+    def _run_plan(
+        self,
+        plan: UpdatePlan,
+        timesteps: Mapping[str, Any] | None,
+        return_state: bool,
+        minibatch_size: int | None,
+        shuffle: bool,
+    ) -> list[Result]:
+        number = self._next_number()
+        return self._run(
+            [
+                UpdateRequest(
+                    number,
+                    batch=plan.batches[rank] if plan.batches else None,
+                    episodes=plan.episodes[rank] if plan.episodes else None,
+                    num_minibatches=plan.num_minibatches,
+                    minibatch_size=minibatch_size,
+                    shuffle_seed=self.config.seed + number if shuffle else None,
+                    modules_to_skip=plan.modules_to_skip,
+                    return_state=return_state and rank == 0,
+                    timesteps=timesteps or {},
+                )
+                for rank in range(len(self))
+            ]
+        )
+
+    def _next_number(self) -> int:
+        self._num_requests += 1
+        return self._num_requests
+
+    def _run(self, requests: Sequence[UpdateRequest]) -> list[Result]:
+        """Carry out one request a learner; a learner's error leaves the others usable for the next call."""
+        if self._must_join:
+            self._join()
+        arguments = [(request,) for request in requests]
+        timeout = self.config.learners.update_timeout_seconds
+        # Until all have answered the ranks may disagree, also where an interrupt ends the wait.
+        self._must_join = len(self) > 1
+        results: list[Result] = values(self.manager.call("run", arguments, timeout=timeout, stage="updating"))
+        self._must_join = False
+        return results
+
+    def foreach_learner(
+        self,
+        func: Callable[..., Any],
+        *,
+        remote_actor_ids: Sequence[int] | None = None,
+        timeout_seconds: float | None = None,
+        **kwargs: Any,
+    ) -> list[CallResult]:
+        """Call func(learner, **kwargs) on each learner; results in order, each a value or an error.
+
+        Args:
+            func: at most once a learner; its failure is reported, not repeated.
+            remote_actor_ids: which learners; None: all, []: none.
+            timeout_seconds: for all together; None: `learners.update_timeout_seconds`.
+            kwargs: passed on to func.
+        """
+        ids = range(len(self)) if remote_actor_ids is None else remote_actor_ids
+        timeout = self.config.learners.update_timeout_seconds if timeout_seconds is None else timeout_seconds
+        arguments = [(func, kwargs)] * len(ids)
+        return self.manager.call("apply", arguments, timeout=timeout, stage="running a function", actor_ids=list(ids))
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def get_state(self, components: Components = None, *, not_components: Components = None) -> State:
+        """Return learner 0's state under "learner", which all learners share; see LearnerState.get_state."""
+        results = self.foreach_learner(_get_state, remote_actor_ids=[0])
+        return select_state({"learner": results[0].get()}, components, not_components)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Give all learners the parts of a state that are there."""
+        if "learner" in state:
+            values(self.foreach_learner(_set_state, state=to_arrays(state["learner"])))
+            counters = state["learner"].get("counters", {})
+            self._num_requests = max(self._num_requests, int(counters.get("weights_seq_no", 0)))
+
+    def get_weights(
+        self, module_ids: Collection[ModuleID] | None = None, *, inference_only: bool = False
+    ) -> dict[ModuleID, dict[str, torch.Tensor]]:
+        """Return the weights by module id and parameter name."""
+        ids = None if module_ids is None else sorted(module_ids)
+        results = self.foreach_learner(
+            _get_weights, remote_actor_ids=[0], module_ids=ids, inference_only=inference_only
+        )
+        weights: dict[ModuleID, dict[str, torch.Tensor]] = results[0].get()
+        return weights
+
+    def set_weights(self, weights: Mapping[ModuleID, Mapping[str, Any]]) -> None:
+        """Give all learners these weights."""
+        self.set_state({"learner": {"rl_module": weights}})
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Return the class's name and the constructor's arguments as JSON values."""
+        constructor = {
+            "config": self.config.model_dump(mode="json"),
+            "module_spec": self.module_spec.to_json(),
+        }
+        return {"class_name": "LearnerGroup", "constructor": constructor}
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path, **overrides: Any) -> "LearnerGroup":
+        """Build a group from a checkpoint; `overrides` replace arguments of the constructor.
+
+        Raises:
+            CheckpointError: it is missing, damaged or foreign.
+            ConfigError: it names an algorithm or module class that is not registered.
+        """
+        constructor = load_metadata(path)["constructor"]
+        if "config" not in overrides:
+            overrides["config"] = LearnerGroupConfig.model_validate(constructor["config"])
+        if "module_spec" not in overrides:
+            overrides["module_spec"] = MultiRLModuleSpec.from_json(constructor["module_spec"])
+        group = cls(overrides.pop("config"), **overrides)
+        try:
+            group.restore_from_path(path)
+        except BaseException:
+            group.shutdown()
+            raise
+        return group
+
+    def get_stats(self) -> dict[str, Any]:
+        """Return healthy learners, update calls, restarts, and each learner's step."""
+        steps = self.foreach_learner(_get_step, remote_actor_ids=self.manager.healthy_actor_ids)
+        return {
+            "num_learners": len(self),
+            "num_healthy_learners": len(self.manager.healthy_actor_ids),
+            "num_update_calls": self._num_requests,
+            "generation": self._generation,
+            "steps": {result.actor_id: result.value for result in steps if result.ok},
+        }
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Close learners and owned workers; nothing stays behind. May be called again."""
+        manager, self._manager = self._manager, None
+        if manager is not None:
+            healthy = manager.healthy_actor_ids
+            manager.call("close", [()] * len(healthy), timeout=10, stage="closing", actor_ids=healthy)
+            manager.release()
+        client, self._owned_client = self._owned_client, None
+        if client is not None:
+            client.close()
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    def __enter__(self) -> "LearnerGroup":
+        """Return the group."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        """Shut down."""
+        self.shutdown()
+
+
+def _get_state(learner: Learner) -> State:
+    state: State = to_arrays(learner.get_state())
+    return state
+
+
+def _set_state(learner: Learner, state: Mapping[str, Any]) -> None:
+    learner.set_state(state)
+
+
+def _get_weights(learner: Learner, module_ids: list[ModuleID] | None, inference_only: bool) -> Any:
+    return learner.module.get_state(module_ids, inference_only=inference_only)
+
+
+def _get_step(learner: Learner) -> int:
+    return learner.step

@@ -1,0 +1,281 @@
+"""ActorManager: the handles of a group's actors, which of them are healthy, and calls on them."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from distributed import Client
+
+from dask_rl.storage.errors import (
+    ConfigError,
+    DaskRLError,
+    LearnerError,
+    LearnerLostError,
+    WaitTimeoutError,
+    explain,
+)
+
+from .actor import LearnerActor, Outcome
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What one actor gave back: a value or an error."""
+
+    actor_id: int
+    value: Any = None
+    error: Exception | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return self.error is None
+
+    def get(self) -> Any:
+        """Return the value or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class PendingCall(Protocol):
+    """A call under way."""
+
+    def result(self, timeout: float) -> Outcome:
+        """Return its outcome; raise TimeoutError after `timeout` seconds."""
+        ...
+
+
+class ActorHandle(Protocol):
+    """An actor, here or in a worker."""
+
+    def submit(self, method: str, *args: Any) -> PendingCall:
+        """Start a call."""
+        ...
+
+    def release(self) -> None:
+        """Let the actor go."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Done:
+    outcome: Outcome
+
+    def result(self, timeout: float) -> Outcome:
+        return self.outcome
+
+
+class LocalHandle:
+    """An actor in this process; calls are made at once."""
+
+    def __init__(self, actor: LearnerActor) -> None:
+        self._actor = actor
+
+    def submit(self, method: str, *args: Any) -> PendingCall:
+        """Make the call."""
+        return _Done(getattr(self._actor, method)(*args))
+
+    def release(self) -> None:
+        """Do nothing: the actor goes with its handle."""
+
+
+class DaskHandle:
+    """An actor on a Dask worker. Holds the creating future: an actor without one may vanish."""
+
+    def __init__(self, client: Client, address: str, arguments: Sequence[Any], resources: dict[str, float]) -> None:
+        self.address = address
+        self._future: Any = client.submit(
+            LearnerActor,
+            *arguments,
+            actor=True,
+            pure=False,
+            workers=[address],
+            allow_other_workers=False,
+            resources=resources or None,
+        )
+        self._actor: Any = None
+
+    def start(self, timeout: float) -> None:
+        """Wait until the actor is constructed."""
+        self._actor = self._future.result(timeout=timeout)
+
+    def submit(self, method: str, *args: Any) -> PendingCall:
+        """Start the call on the worker."""
+        call: PendingCall = getattr(self._actor, method)(*args)
+        return call
+
+    def release(self) -> None:
+        """Drop proxy and future; the worker frees the actor."""
+        self._actor = None
+        self._future.release()
+
+
+class ActorManager:
+    """Calls on all or some of a group's actors, with time limits; tells lost actors from failing functions."""
+
+    def __init__(self, handles: Sequence[ActorHandle]) -> None:
+        self.handles = list(handles)
+        self._healthy = set(range(len(self.handles)))
+
+    def __len__(self) -> int:
+        """Return the number of actors."""
+        return len(self.handles)
+
+    @property
+    def healthy_actor_ids(self) -> list[int]:
+        """Ids of the actors that were not lost."""
+        return sorted(self._healthy)
+
+    def call(
+        self,
+        method: str,
+        arguments: Sequence[Sequence[Any]],
+        *,
+        timeout: float,
+        stage: str,
+        actor_ids: Sequence[int] | None = None,
+    ) -> list[CallResult]:
+        """Call `method` on each actor with its own arguments; return the results in the order of the ids.
+
+        Args:
+            method: a method of LearnerActor that returns an Outcome.
+            arguments: one tuple an actor.
+            timeout: seconds for all of them together.
+            stage: what the call is for, named in errors.
+            actor_ids: which actors; None: all.
+        """
+        ids = list(range(len(self.handles))) if actor_ids is None else list(actor_ids)
+        deadline = time.monotonic() + timeout
+        pending = [self._submit(actor_id, method, args) for actor_id, args in zip(ids, arguments, strict=True)]
+        return [
+            call if isinstance(call, CallResult) else self._collect(actor_id, call, deadline, timeout, stage)
+            for actor_id, call in zip(ids, pending, strict=True)
+        ]
+
+    def call_all(self, method: str, *args: Any, timeout: float, stage: str) -> list[Any]:
+        """Call `method` on every actor with the same arguments; return the values or raise the first cause."""
+        return values(self.call(method, [args] * len(self.handles), timeout=timeout, stage=stage))
+
+    def _submit(self, actor_id: int, method: str, args: Sequence[Any]) -> PendingCall | CallResult:
+        try:
+            return self.handles[actor_id].submit(method, *args)
+        except (OSError, RuntimeError) as error:
+            return self._lost(actor_id, error)
+
+    def _collect(self, actor_id: int, call: PendingCall, deadline: float, timeout: float, stage: str) -> CallResult:
+        try:
+            outcome = call.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            message = explain(
+                f"learner {actor_id}, {stage}",
+                got=f"no answer in {timeout:g} s",
+                fix="look at the worker's log and load, or raise the matching learners.*_timeout_seconds",
+            )
+            return CallResult(actor_id, error=WaitTimeoutError(message))
+        except (OSError, RuntimeError, ValueError) as error:  # Dask's words for a worker that is gone
+            return self._lost(actor_id, error)
+        if outcome.error is None:
+            return CallResult(actor_id, outcome.value)
+        return CallResult(actor_id, error=_as_learner_error(actor_id, outcome))
+
+    def _lost(self, actor_id: int, error: Exception) -> CallResult:
+        self._healthy.discard(actor_id)
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        fix = "look at the worker's log; run the same job again to go on from its last checkpoint"
+        message = explain(f"learner {actor_id}", got=f"a lost worker process ({reason})", fix=fix)
+        return CallResult(actor_id, error=LearnerLostError(message))
+
+    def release(self) -> None:
+        """Let all actors go."""
+        for handle in self.handles:
+            handle.release()
+
+
+def values(results: Sequence[CallResult]) -> list[Any]:
+    """Return the values; raise the error that explains the others, if there is one.
+
+    When one learner fails, its peers report a lost connection: the cause comes first.
+    """
+    errors = [result.error for result in results if result.error is not None]
+    if errors:
+        raise min(errors, key=_distance_from_cause)
+    return [result.value for result in results]
+
+
+def _distance_from_cause(error: Exception) -> int:
+    if isinstance(error, LearnerLostError):
+        return 2 if "lost connection" in str(error) else 1
+    return 3 if isinstance(error, WaitTimeoutError) else 0
+
+
+def _as_learner_error(actor_id: int, outcome: Outcome) -> Exception:
+    """Keep our own errors, wrap others; the remote traceback goes along as a note."""
+    error = outcome.error
+    if not isinstance(error, DaskRLError):
+        message = explain(
+            f"learner {actor_id}",
+            got=f"{type(error).__name__}: {error}",
+            fix="mend the function that raised it",
+        )
+        wrapped = LearnerError(message)
+        wrapped.__cause__ = error
+        error = wrapped
+    error.add_note(f"On learner {actor_id}:\n{outcome.traceback}")
+    return error
+
+
+def start_actors(
+    client: Client,
+    arguments: Sequence[Sequence[Any]],
+    *,
+    num_gpus: float,
+    workers_timeout: float,
+    startup_timeout: float,
+) -> ActorManager:
+    """Start one actor a worker process; wait until all are constructed.
+
+    Raises:
+        ConfigError: too few workers, or too few with GPUs.
+        WaitTimeoutError: an actor is not there in time.
+    """
+    addresses = _choose_workers(client, len(arguments), num_gpus, workers_timeout)
+    resources = {"GPU": num_gpus} if num_gpus else {}
+    handles = [DaskHandle(client, address, args, resources) for address, args in zip(addresses, arguments, strict=True)]
+    for actor_id, handle in enumerate(handles):
+        try:
+            handle.start(startup_timeout)
+        except TimeoutError:
+            message = explain(
+                f"learner {actor_id} at {handle.address}, starting",
+                got=f"no actor in {startup_timeout:g} s",
+                fix="look at the worker's log, or raise learners.startup_timeout_seconds",
+            )
+            raise WaitTimeoutError(message) from None
+    return ActorManager(handles)
+
+
+def _choose_workers(client: Client, num_learners: int, num_gpus: float, timeout: float) -> list[str]:
+    deadline = time.monotonic() + timeout
+    while True:
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        usable = [a for a, info in workers.items() if info.get("resources", {}).get("GPU", 0) >= num_gpus]
+        if len(usable) >= num_learners:
+            order = sorted(usable, key=lambda address: (str(workers[address].get("name")), address))
+            return order[:num_learners]
+        if time.monotonic() >= deadline:
+            break
+        try:
+            client.wait_for_workers(len(workers) + 1, timeout=max(0.1, deadline - time.monotonic()))
+        except TimeoutError:
+            break
+    with_gpus = f" with {num_gpus:g} GPU each" if num_gpus else ""
+    raise ConfigError(
+        explain(
+            "learners.num_learners",
+            got=f"{num_learners}, and {len(usable)} usable workers of {len(workers)}",
+            allowed=f"one worker process a learner{with_gpus}",
+            fix="start more workers or lower learners.num_learners",
+        )
+    )
