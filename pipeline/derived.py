@@ -1,0 +1,63 @@
+"""Columns that no dataset stores: whether the next observation is real, and returns-to-go."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_rl.storage.dataset import OfflineDataset
+from dask_rl.storage.transforms import returns_to_go
+
+from .blocks import BlockPlan
+from .feed import Feed
+from .layout import NEXT_VALID, RETURNS_TO_GO, Layout
+
+
+@dataclass(frozen=True)
+class DerivedColumns:
+    """Fills the derived columns of blocks; made once for the data shards of one learner."""
+
+    invalid_next_rows: npt.NDArray[np.int64]
+    returns: Mapping[int, tuple[int, npt.NDArray[Any]]]
+    """By data shard: its first row, and the returns-to-go from there to the end of its last episode."""
+
+    def fill(self, plan: BlockPlan, out: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Fill the derived columns of one block."""
+        if NEXT_VALID in out:
+            out[NEXT_VALID][:] = True
+            out[NEXT_VALID][plan.rows_inside(self.invalid_next_rows)] = False
+        if RETURNS_TO_GO in out:
+            first, values = self.returns[plan.shard]
+            offsets = plan.run_offsets
+            for index, (start, stop) in enumerate(zip(plan.run_starts, plan.run_stops, strict=True)):
+                out[RETURNS_TO_GO][offsets[index] : offsets[index + 1]] = values[start - first : stop - first]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are held in memory."""
+        return sum(values.nbytes for _, values in self.returns.values())
+
+
+def derive_columns(feed: Feed, layout: Layout, dataset: OfflineDataset, shards: tuple[int, ...]) -> DerivedColumns:
+    """Prepare the derived columns of these shards; returns-to-go take one backward scan."""
+    returns: dict[int, tuple[int, npt.NDArray[Any]]] = {}
+    if any(column.name == RETURNS_TO_GO for column in layout.derived):
+        for shard in shards:
+            returns[shard] = _scan(feed, dataset, shard)
+    return DerivedColumns(feed.transitions.invalid_next_rows, returns)
+
+
+def _scan(feed: Feed, dataset: OfflineDataset, shard: int) -> tuple[int, npt.NDArray[Any]]:
+    positions = feed.shard_edges[shard], feed.shard_edges[shard + 1] - 1
+    first, last = (int(row) for row in feed.transitions.rows(positions))
+    ends = np.asarray(dataset.episode_ends)
+    low, high = np.searchsorted(ends, (first, last), side="right")
+    ends = ends[low : high + 1]
+    starts = np.concatenate(([first], ends[:-1]))
+    rewards = dataset.read("rewards", first, int(ends[-1])).astype(feed.config.dtype)
+    for transform in feed.config.transforms.get("rewards", ()):
+        rewards = transform.apply(rewards)
+    values = returns_to_go(rewards, starts - first, ends - first, feed.config.discount)
+    return first, values.astype(feed.config.dtype)

@@ -1,0 +1,234 @@
+"""What a run reads and in which batches: the settings that decide every batch, and what follows from them."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_rl.storage.dataset import OfflineDataset
+from dask_rl.storage.errors import ConfigError, DatasetError, explain
+
+from .order import ShardOrder
+from .partition import EpisodeTable, IntArray, Transitions, check_split, select_top_episodes, split
+
+BLOCK_BYTES = 64 * 2**20
+"""Target of a block: reading it outweighs the price of a Dask task."""
+BLOCKS_PER_WINDOW = 4
+INDEX_BYTES = 16
+"""Bytes of order kept for each row in memory: int64, of the current window and of the next."""
+
+
+class Transform(Protocol):
+    """An elementwise transform of storage/transforms.py."""
+
+    def apply(self, array: npt.NDArray[Any], out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Transform `array`, into `out` where given."""
+        ...
+
+    def to_json(self) -> Any:
+        """Return the settings as JSON values."""
+        ...
+
+
+@dataclass(frozen=True)
+class FeedConfig:
+    """The settings of a feed. Picklable: learners in other processes open their own iterators from it."""
+
+    dataset: str
+    """Path or URL of the dataset."""
+    fields: tuple[str, ...]
+    """What the batches hold: observations, actions, rewards, terminations, truncations, next_observations,
+    next_valid, returns_to_go, or any array of the dataset (infos/behavior_logp). Nothing else is read."""
+    batch_size: int
+    """Rows of a global batch; a multiple of num_shards."""
+    num_shards: int = 8
+    """Data shards; fixed for a run, at least the number of learners."""
+    seed: int = 0
+    """Seed of the order, not negative."""
+    content_hash: str | None = None
+    """Identity of the dataset; None takes it as it is found."""
+    transforms: Mapping[str, tuple[Transform, ...]] = field(default_factory=dict)
+    """Elementwise transforms by stored field; those of observations hold for next_observations too."""
+    discount: float = 1.0
+    """Discount of returns_to_go, which are computed from the transformed rewards."""
+    top_fraction: float | None = None
+    """Use only this fraction of the episodes, the best by undiscounted return; None uses all."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Of every floating-point field that is delivered, and of flags such as terminations (0 or 1)."""
+    block_rows: int | None = None
+    """Transitions of a block; None chooses about 64 MB."""
+    window_rows: int | None = None
+    """Transitions shuffled together; None chooses four blocks, less where memory_budget_bytes asks for it."""
+    resident: bool | None = None
+    """True keeps all rows of a learner in memory, False streams them, None decides by their size."""
+    memory_budget_bytes: int | None = None
+    """Memory of one learner's data; None: resident up to a quarter of the available memory."""
+    loader: Literal["auto", "thread", "dask"] = "auto"
+    """How blocks are loaded: auto takes Dask tasks inside a Dask worker and a thread elsewhere."""
+
+    def __post_init__(self) -> None:
+        """Check what needs no dataset."""
+        rules = {
+            "batch_size": self.batch_size >= 1,
+            "num_shards": self.num_shards >= 1,
+            "seed": self.seed >= 0,
+            "block_rows": self.block_rows is None or self.block_rows >= 1,
+            "window_rows": self.window_rows is None or self.window_rows >= 1,
+        }
+        for name, holds in rules.items():
+            if not holds:
+                allowed = "0 or more" if name == "seed" else "1 or more"
+                raise ConfigError(explain(name, got=getattr(self, name), allowed=allowed, fix=f"correct {name}"))
+        if not self.fields:
+            raise ConfigError(
+                explain("fields", got="none", allowed="names such as observations", fix="name at least one")
+            )
+
+    @property
+    def needs_next(self) -> bool:
+        """Whether the batches hold next observations."""
+        return any(name in ("next_observations", "next_valid") for name in self.fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all settings as JSON values."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "transforms"}
+        chains = {name: [step.to_json() for step in chain] for name, chain in sorted(self.transforms.items())}
+        return {**plain, "fields": list(self.fields), "transforms": chains}
+
+    @property
+    def digest(self) -> str:
+        """A short hash of all settings."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A FeedConfig worked out on its dataset: complete settings, transitions, the orders of the shards."""
+
+    config: FeedConfig
+    """With content_hash, block_rows and window_rows filled in: record this one."""
+    transitions: Transitions
+    num_episodes: int
+    """Episodes selected."""
+
+    @cached_property
+    def shard_edges(self) -> IntArray:
+        """First position of each data shard, and num_positions last."""
+        return split(self.transitions.num_positions, self.config.num_shards)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """ceil(usable transitions / batch_size): what one epoch means in `num_epochs`."""
+        return -(-self.transitions.num_positions // self.config.batch_size)
+
+    @property
+    def rows_per_shard(self) -> int:
+        """Rows that each shard gives to each batch."""
+        return self.config.batch_size // self.config.num_shards
+
+    def order(self, shard: int) -> ShardOrder:
+        """Return the order of one data shard."""
+        if self.config.block_rows is None or self.config.window_rows is None:
+            raise ValueError("the sizes are filled in by resolve_feed")
+        return ShardOrder(
+            seed=self.config.seed,
+            shard=shard,
+            num_shards=self.config.num_shards,
+            num_positions=int(self.shard_edges[shard + 1] - self.shard_edges[shard]),
+            block_rows=self.config.block_rows,
+            window_rows=self.config.window_rows,
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        """Return, as JSON values, all that decides the content of batch k; not how many learners share it."""
+        config = self.config.to_json()
+        names = (
+            "seed",
+            "num_shards",
+            "batch_size",
+            "block_rows",
+            "window_rows",
+            "content_hash",
+            "top_fraction",
+        )
+        return {
+            **{name: config[name] for name in names},
+            **{name: config[name] for name in ("fields", "dtype", "discount")},
+            "transforms": json.dumps(config["transforms"], sort_keys=True),
+            "num_episodes": self.num_episodes,
+            "num_positions": self.transitions.num_positions,
+        }
+
+
+def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int, num_learners: int = 1) -> Feed:
+    """Work a feed out on its dataset; the same for any number of learners.
+
+    Args:
+        config: the settings.
+        dataset: the open dataset that they name.
+        row_bytes: bytes of one row in memory, over all fields read.
+        num_learners: learners that will share it; only checked.
+
+    Raises:
+        ConfigError: batch_size, num_shards and the number of learners or transitions do not fit.
+        DatasetError: the dataset is another than the one that was recorded.
+    """
+    if config.content_hash not in (None, dataset.content_hash):
+        raise DatasetError(
+            explain(
+                f"dataset {config.dataset}",
+                got=f"content hash {dataset.content_hash}",
+                allowed=config.content_hash,
+                fix="restore the dataset that the run began with, or start a new run",
+            )
+        )
+    selected = None
+    if config.top_fraction is not None:
+        selected = select_top_episodes(dataset.episode_returns(), config.top_fraction)
+    table = _episode_table(dataset, needs_next=config.needs_next)
+    transitions = Transitions.of(table, needs_next=config.needs_next, selected=selected)
+    check_split(transitions.num_positions, config.batch_size, config.num_shards, num_learners)
+    block_rows, window_rows = _choose_rows(config, transitions, row_bytes)
+    complete = replace(config, content_hash=dataset.content_hash, block_rows=block_rows, window_rows=window_rows)
+    return Feed(complete, transitions, dataset.num_episodes if selected is None else len(selected))
+
+
+def _choose_rows(config: FeedConfig, transitions: Transitions, row_bytes: int) -> tuple[int, int]:
+    window_bytes = BLOCKS_PER_WINDOW * BLOCK_BYTES
+    if config.memory_budget_bytes is not None:
+        # Sized for one learner that owns every shard, so that more learners see the same order. The slack is
+        # for the rows of next observations, one for each piece of an episode in a block.
+        num_positions = transitions.num_positions
+        rows_kept = 0.9 * num_positions / (num_positions + len(transitions.row_starts))
+        share = config.memory_budget_bytes / (config.num_shards + 1)
+        window_bytes = min(window_bytes, int(share * rows_kept))
+    rows_per_shard = -(-transitions.num_positions // config.num_shards)
+    block_rows = config.block_rows
+    if block_rows is None:
+        block_bytes = window_bytes // BLOCKS_PER_WINDOW
+        limit = rows_per_shard if config.window_rows is None else min(rows_per_shard, config.window_rows)
+        block_rows = max(1, min(block_bytes // row_bytes, limit))
+    if config.window_rows is not None:
+        return block_rows, config.window_rows
+    return block_rows, block_rows * max(1, min(BLOCKS_PER_WINDOW, window_bytes // (block_rows * row_bytes)))
+
+
+def _episode_table(dataset: OfflineDataset, *, needs_next: bool) -> EpisodeTable:
+    """Read what the partition needs; the ends of episodes only where a final observation is missing."""
+    ends = np.asarray(dataset.episode_ends, dtype=np.int64)
+    has_final = np.asarray(dataset.has_final_observation, dtype=np.bool_)
+    terminated = np.zeros(len(ends), np.bool_)
+    if needs_next and not has_final.all():
+        step = 2**20
+        for start in range(0, dataset.num_rows, step):
+            inside = ~has_final & (ends - 2 >= start) & (ends - 2 < start + step)
+            if inside.any():
+                flags = dataset.read("terminations", start, min(start + step, dataset.num_rows))
+                terminated[inside] = flags[ends[inside] - 2 - start]
+    return EpisodeTable(np.asarray(dataset.episode_starts, np.int64), ends, has_final, terminated)

@@ -1,0 +1,98 @@
+"""Makes batches from rows in memory: several steps in one gather, served as views."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dask_rl.learners.batch import Batch
+
+from .blocks import Arrays
+from .layout import Layout
+
+MAX_STEPS = 16
+"""Steps gathered at once: one call per field for all of them."""
+MAX_BYTES = 8 * 2**20
+"""Bytes gathered at once, so that the batches are still in the cache when they are used."""
+
+
+class Gatherer:
+    """Preallocated batches of up to `num_steps` steps, filled from the columns in memory.
+
+    Fill `index` with rows of the columns, call `gather`, and take the batches. On a CUDA device they go
+    through pinned memory.
+    """
+
+    def __init__(
+        self, columns: Arrays, layout: Layout, num_shards: int, rows_per_shard: int, device: torch.device
+    ) -> None:
+        self._columns = columns
+        self._layout = layout
+        rows = num_shards * rows_per_shard
+        sizes = {column.name: column.row_bytes for column in layout.columns}
+        step_bytes = rows * sum(sizes[output.column] for output in layout.outputs)
+        self.num_steps = max(1, min(MAX_STEPS, MAX_BYTES // step_bytes))
+        self.index = np.zeros((self.num_steps, num_shards, rows_per_shard), np.int64)
+        """Rows of the columns, to be filled by the caller."""
+        self._rows = rows
+        self._shifted = np.empty(self.index.size, np.int64)
+        self._device = device
+        self._host = {
+            output.key: torch.empty(
+                (self.num_steps * rows, *columns[output.column].shape[1:]),
+                dtype=torch.from_numpy(columns[output.column][:0]).dtype,
+                pin_memory=device.type == "cuda",
+            )
+            for output in layout.outputs
+        }
+        self._out = {key: tensor.numpy() for key, tensor in self._host.items()}
+        on_device = {key: tensor.to(device) for key, tensor in self._host.items()}  # the same tensors on a CPU
+        self._device_tensors = on_device
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+        self._batches: list[Batch] = [
+            {key: tensor[step * rows : (step + 1) * rows] for key, tensor in on_device.items()}
+            for step in range(self.num_steps)
+        ]
+
+    def gather(self, num_steps: int) -> None:
+        """Make the first `num_steps` batches from `index`."""
+        self._await_copy()
+        self._take(self.index[:num_steps].reshape(-1), 0)
+        self._send(num_steps)
+
+    def gather_piece(self, shard: int, start: int, rows: npt.NDArray[np.int64]) -> None:
+        """Place rows into the first batch, from row `start` of the share of one shard on."""
+        self._await_copy()
+        self._take(rows, shard * self.index.shape[2] + start)
+
+    def finish_pieces(self) -> None:
+        """Complete a first batch made of pieces."""
+        self._send(1)
+
+    def batch(self, step: int) -> Batch:
+        """Return batch number `step` of those gathered last; its tensors are views."""
+        return dict(self._batches[step])
+
+    def _take(self, rows: npt.NDArray[np.int64], start: int) -> None:
+        stop = start + len(rows)
+        following = np.add(rows, 1, out=self._shifted[: len(rows)]) if self._layout.halo else rows
+        for output in self._layout.outputs:
+            # mode="clip": the default checks the indices and gathers into a temporary.
+            np.take(
+                self._columns[output.column],
+                following if output.shift else rows,
+                axis=0,
+                out=self._out[output.key][start:stop],
+                mode="clip",
+            )
+
+    def _await_copy(self) -> None:
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def _send(self, num_steps: int) -> None:
+        if self._copied is None:
+            return
+        stop = num_steps * self._rows
+        for key, tensor in self._host.items():
+            self._device_tensors[key][:stop].copy_(tensor[:stop], non_blocking=True)
+        self._copied.record(torch.cuda.current_stream(self._device))

@@ -1,0 +1,152 @@
+"""How blocks get into memory: read by a thread, or by Dask tasks on the own worker; the same bytes."""
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from distributed import Client, Future, Worker, get_client, get_worker, wait
+
+from dask_rl.storage.dataset import OfflineDataset
+
+from .blocks import Arrays, BlockPlan, BlockRecipe, open_recipe, read_block
+
+TASK_RETRIES = 3
+TASK_NAME = "load_block"
+"""The dashboard groups tasks by this prefix of their keys."""
+
+
+class BlockLoader(Protocol):
+    """Loads blocks; safe to call from several threads."""
+
+    def load(self, plan: BlockPlan, out: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Fill the stored columns of a block, each (plan.num_rows, …); returns when they are complete."""
+        ...
+
+    def cancel(self) -> None:
+        """Give up what is under way, as far as that can be: a load in another thread may fail soon after."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; nothing may be loading any more."""
+        ...
+
+
+class ThreadLoader:
+    """Reads in the calling thread, straight into the buffers."""
+
+    def __init__(self, recipe: BlockRecipe) -> None:
+        self._recipe = recipe
+        self._dataset = open_recipe(recipe)
+
+    def load(self, plan: BlockPlan, out: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Read one block."""
+        read_block(self._dataset, self._recipe.columns, plan, out)
+
+    def cancel(self) -> None:
+        """Let a read under way finish: it is short."""
+
+    def close(self) -> None:
+        """Close the dataset."""
+        self._dataset.close()
+
+
+BlockTask = Callable[[BlockRecipe, BlockPlan], Arrays]
+
+
+@lru_cache(maxsize=4)
+def _task_dataset(dataset: str, content_hash: str) -> OfflineDataset:
+    """Keep datasets open between the tasks of a worker process; a changed one has another hash."""
+    return open_recipe(BlockRecipe(dataset, content_hash, ()))
+
+
+def load_block(recipe: BlockRecipe, plan: BlockPlan) -> Arrays:
+    """Read one block; the body of the Dask task."""
+    out = {column.name: np.empty((plan.num_rows, *column.row_shape), column.dtype) for column in recipe.columns}
+    read_block(_task_dataset(recipe.dataset, recipe.content_hash), recipe.columns, plan, out)
+    return out
+
+
+class DaskLoader:
+    """Reads in tasks pinned to the own worker: the scheduler retries them, the dashboard shows them.
+
+    Only inside a Dask worker. A finished block is taken from the worker's memory without a copy, copied into
+    the buffer, never changed, and dropped at once.
+    """
+
+    def __init__(self, recipe: BlockRecipe, task: BlockTask = load_block) -> None:
+        self._recipe = recipe
+        self._task = task
+        self._worker: Worker = get_worker()
+        self._client: Client = get_client()
+        self._lock = threading.Lock()
+        self._open: set[Future] = set()
+        self._closed = False
+
+    def load(self, plan: BlockPlan, out: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Submit the task of one block, wait for it and copy its result."""
+        future = self._submit(plan)
+        try:
+            wait(future)
+            block = self._result(future)
+            for column in self._recipe.columns:
+                np.copyto(out[column.name], block[column.name])
+        finally:
+            with self._lock:
+                self._open.discard(future)
+            future.release()
+
+    def cancel(self) -> None:
+        """Cancel the open tasks, which wakes the threads that wait for them."""
+        with self._lock:
+            self._closed = True
+            pending = list(self._open)
+        if pending:
+            self._client.cancel(pending, force=True)
+
+    def close(self) -> None:
+        """Nothing is held: the client belongs to the worker."""
+
+    def _submit(self, plan: BlockPlan) -> Future:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the loader is closed")
+            future = self._client.submit(
+                self._task,
+                self._recipe,
+                plan.without_pieces(),
+                key=f"{TASK_NAME}-{plan.shard}-{plan.block}-{uuid.uuid4().hex}",
+                workers=[self._worker.address],
+                allow_other_workers=False,
+                retries=TASK_RETRIES,
+                pure=False,
+            )
+            self._open.add(future)
+        return future
+
+    def _result(self, future: Future) -> Arrays:
+        if future.status == "finished" and future.key in self._worker.data:
+            block: Arrays = self._worker.data[future.key]
+            return block
+        # An error, which this raises; or a result that lies elsewhere after the worker was replaced.
+        elsewhere: Arrays = future.result()
+        return elsewhere
+
+
+def choose_loader(kind: str, recipe: BlockRecipe) -> BlockLoader:
+    """Return the loader of this name; `auto` takes tasks inside a Dask worker and a thread elsewhere."""
+    if kind == "thread" or (kind == "auto" and not inside_worker()):
+        return ThreadLoader(recipe)
+    return DaskLoader(recipe)
+
+
+def inside_worker() -> bool:
+    """Whether this code runs in a task or an actor of a Dask worker."""
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True

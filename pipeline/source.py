@@ -1,0 +1,157 @@
+"""Splits a feed over learners, and opens each learner's part."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import torch
+
+from dask_rl.storage.dataset import OfflineDataset
+from dask_rl.storage.errors import ConfigError, explain
+
+from .blocks import BlockRecipe, plan_block
+from .derived import derive_columns
+from .feed import Feed, FeedConfig, resolve_feed
+from .gather import Gatherer
+from .iterator import DatasetIterator
+from .layout import plan_layout
+from .loaders import BlockLoader, choose_loader
+from .order import ShardOrder
+from .partition import IntArray, shards_of
+from .windows import BlockStore, ResidentWindows, StreamingWindows, Waiter, Windows, num_slots
+
+RESIDENT_FRACTION = 0.25
+"""Of the available memory: what is kept resident where no budget is set."""
+NUM_THREADS = 2
+
+LoaderFactory = Callable[[str, BlockRecipe], BlockLoader]
+
+
+@dataclass(frozen=True)
+class DatasetSource:
+    """The recipe of one learner's iterator: small and picklable."""
+
+    feed: FeedConfig
+    shards: tuple[int, ...]
+    """The data shards of this learner, ascending."""
+
+    @property
+    def key(self) -> str:
+        """The same for the same batches."""
+        return f"{self.feed.digest}-{'-'.join(map(str, self.shards))}"
+
+    def open(self, device: torch.device, timeout_seconds: float) -> DatasetIterator:
+        """Open the dataset; in resident mode also load it."""
+        return open_iterator(self, device, timeout_seconds)
+
+
+@dataclass(frozen=True)
+class FeedPlan:
+    """A feed worked out for a number of learners."""
+
+    feed: FeedConfig
+    """Complete settings, to be recorded with the run."""
+    sources: tuple[DatasetSource, ...]
+    """One for each learner."""
+    num_positions: int
+    """Usable transitions."""
+    num_episodes: int
+    """Episodes selected."""
+    steps_per_epoch: int
+
+
+def plan_feed(config: FeedConfig, num_learners: int) -> FeedPlan:
+    """Check a feed against its dataset and split it over the learners (at least one).
+
+    Raises:
+        ConfigError: the settings do not fit the dataset or the number of learners.
+    """
+    with OfflineDataset.open(config.dataset) as dataset:
+        layout = plan_layout(config, dataset)
+        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes, num_learners=num_learners)
+    shards = [shards_of(learner, num_learners, config.num_shards) for learner in range(num_learners)]
+    return FeedPlan(
+        feed=feed.config,
+        sources=tuple(DatasetSource(feed.config, owned) for owned in shards),
+        num_positions=feed.transitions.num_positions,
+        num_episodes=feed.num_episodes,
+        steps_per_epoch=feed.steps_per_epoch,
+    )
+
+
+def open_iterator(
+    source: DatasetSource,
+    device: torch.device,
+    timeout_seconds: float,
+    loader_factory: LoaderFactory = choose_loader,
+) -> DatasetIterator:
+    """Open a source; `loader_factory` makes the block loader from its name in the settings.
+
+    Raises:
+        ConfigError: the memory budget is below what streaming needs; the message names that minimum.
+        WaitTimeoutError: a block took longer than `timeout_seconds` to load.
+    """
+    config = source.feed
+    with OfflineDataset.open(config.dataset) as dataset:
+        layout = plan_layout(config, dataset)
+        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes)
+        derived = derive_columns(feed, layout, dataset, source.shards)
+    orders = [feed.order(shard) for shard in source.shards]
+    sizes = [_block_sizes(feed, order, layout.halo) for order in orders]
+    slot_rows = max(int(item.max()) for item in sizes)
+    resident = _choose_resident(
+        config,
+        sum(int(item.sum()) for item in sizes) * layout.row_bytes + derived.num_bytes,
+        num_slots(orders) * slot_rows * layout.row_bytes + derived.num_bytes,
+    )
+    recipe = BlockRecipe(config.dataset, str(feed.config.content_hash), layout.stored)
+    loader = loader_factory(config.loader, recipe)
+    pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="dask-rl-loader")
+    waiter = Waiter(f"dataset {config.dataset}", timeout_seconds)
+    store = BlockStore(feed, layout, loader, derived)
+    windows: Windows
+    try:
+        if resident:
+            windows = ResidentWindows(store, orders, pool, waiter, sizes)
+        else:
+            windows = StreamingWindows(store, orders, pool, waiter, slot_rows, feed.rows_per_shard)
+    except BaseException:
+        _shut(loader, pool)
+        raise
+    gatherer = Gatherer(store.columns, layout, len(orders), feed.rows_per_shard, device)
+    return DatasetIterator(feed, source.shards, windows, gatherer, waiter, lambda: _shut(loader, pool))
+
+
+def _shut(loader: BlockLoader, pool: ThreadPoolExecutor) -> None:
+    loader.cancel()
+    pool.shutdown(wait=True, cancel_futures=True)
+    loader.close()
+
+
+def _block_sizes(feed: Feed, order: ShardOrder, halo: int) -> IntArray:
+    """Return the rows that each block of a shard takes in memory."""
+    return np.array(
+        [plan_block(feed, order.shard, block, halo).num_rows for block in range(order.num_blocks)], np.int64
+    )
+
+
+def _choose_resident(config: FeedConfig, resident_bytes: int, streaming_bytes: int) -> bool:
+    budget, available = config.memory_budget_bytes, psutil.virtual_memory().available
+    limit = RESIDENT_FRACTION * available if budget is None else budget
+    if config.resident is not False and (resident_bytes <= limit or (config.resident and budget is None)):
+        return True
+    needed = resident_bytes if config.resident else streaming_bytes
+    limit = available if budget is None else budget
+    if needed > limit:
+        mode = "keeping all rows resident" if config.resident else "streaming"
+        raise ConfigError(
+            explain(
+                "memory_budget_bytes",
+                got=f"{int(limit)}" if budget is not None else f"none, and {int(limit)} bytes available",
+                allowed=f"at least {needed} for {mode}",
+                fix="raise it, or start a run with smaller window_rows and block_rows, or with more learners",
+            )
+        )
+    return False
