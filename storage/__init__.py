@@ -1,1 +1,60 @@
 """Data at rest: datasets, formats, checkpoints. Knows numpy and zarr, neither torch nor distributed."""
+
+from .dataset import OfflineDataset
+from .episode import Episode
+from .errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptDataError,
+    DaskRLError,
+    DatasetError,
+    DatasetNotFoundError,
+    InvalidDataError,
+    LearnerError,
+    LearnerLostError,
+    NonFiniteGradientError,
+    RunStateError,
+    SourceFormatError,
+    WaitTimeoutError,
+    explain,
+)
+from .schema import SCHEMA_VERSION, ArraySpec
+from .spaces import describe_space, infer_box, space_from_json, space_to_json, spaces_equal
+from .stats import FieldStatistics, column_statistics
+from .transforms import Normalize, ScaleReward, returns_to_go, transform_from_json
+from .verify import VerifyReport
+from .writer import DatasetWriter
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "ArraySpec",
+    "CheckpointError",
+    "ConfigError",
+    "CorruptDataError",
+    "DaskRLError",
+    "DatasetError",
+    "DatasetNotFoundError",
+    "DatasetWriter",
+    "Episode",
+    "FieldStatistics",
+    "InvalidDataError",
+    "LearnerError",
+    "LearnerLostError",
+    "NonFiniteGradientError",
+    "Normalize",
+    "OfflineDataset",
+    "RunStateError",
+    "ScaleReward",
+    "SourceFormatError",
+    "VerifyReport",
+    "WaitTimeoutError",
+    "column_statistics",
+    "describe_space",
+    "explain",
+    "infer_box",
+    "returns_to_go",
+    "space_from_json",
+    "space_to_json",
+    "spaces_equal",
+    "transform_from_json",
+]

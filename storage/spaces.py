@@ -1,7 +1,7 @@
 """Gymnasium spaces as JSON, in Minari's form, and back.
 
-Numbers that JSON lacks are written as the strings "Infinity", "-Infinity" and "NaN", as Zarr v3 does; bare tokens,
-which Minari writes, are read too.
+Numbers that JSON lacks are written as the strings "Infinity", "-Infinity" and "NaN", as Zarr v3 does;
+bare tokens, which Minari writes, are read too.
 """
 
 from collections.abc import Mapping

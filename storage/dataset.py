@@ -1,0 +1,368 @@
+"""An offline dataset, opened: cheap to open, cheap to pickle, read by rows or by episodes."""
+
+import os
+from collections.abc import Hashable, Iterator
+from functools import cached_property
+from html import escape
+from types import TracebackType
+from typing import Any, Self
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+
+from .blocking import block_ranges, check_block_rows, choose_block_rows
+from .contents import Contents, load_contents, load_meta
+from .episode import Episode
+from .errors import ConfigError, explain
+from .location import Location, locate
+from .reader import RowReader, ShardReader, ZarrReader
+from .schema import (
+    ACTIONS,
+    EPISODE_ENDS,
+    EPISODE_HAS_FINAL_OBSERVATION,
+    EPISODE_ID,
+    EPISODE_SEED,
+    INFOS_PREFIX,
+    OBSERVATIONS,
+    REWARDS,
+    TERMINATIONS,
+    TRUNCATIONS,
+    ArraySpec,
+)
+from .spaces import Space, describe_space, space_from_json
+from .verify import VerifyReport, verify
+
+Array = npt.NDArray[Any]
+
+
+class OfflineDataset:
+    """A committed dataset. Made by `OfflineDataset.open`, written by `DatasetWriter`.
+
+    Rows follow the "T+1" convention: an episode of T steps occupies T+1 rows, the last of which holds its final
+    observation only. Files are opened at the first read and never pickled; reading is safe from several threads.
+    """
+
+    def __init__(self, location: Location, contents: Contents) -> None:
+        """Use `OfflineDataset.open`."""
+        self.location = location
+        self.contents = contents
+        self._readers: dict[str, RowReader] = {}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open a dataset after a cheap validation that reads no rows; `verify(deep=True)` reads all.
+
+        Args:
+            path: a directory, or a URL that fsspec knows.
+
+        Raises:
+            DatasetNotFoundError: there is nothing at this path.
+            DatasetError: there is something else, or an unknown schema version.
+            CorruptDataError: files are missing, or are not what was committed.
+        """
+        location = locate(path)
+        dataset = cls(location, load_contents(location))
+        _ = dataset.episode_ends  # checked as they are read
+        return dataset
+
+    @property
+    def path(self) -> str:
+        """The absolute path, or the URL."""
+        return self.location.url
+
+    @property
+    def num_steps(self) -> int:
+        """Transitions of all episodes."""
+        return self.contents.attributes.num_steps
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of episodes."""
+        return self.contents.attributes.num_episodes
+
+    @property
+    def num_rows(self) -> int:
+        """Length of the time axis: steps and final observations."""
+        return self.contents.attributes.num_rows
+
+    @property
+    def shard_rows(self) -> int:
+        """Rows of a shard, the same for all arrays."""
+        return self.contents.commit.shard_rows
+
+    @cached_property
+    def observation_space(self) -> Space:
+        """The space of one observation."""
+        return space_from_json(self.contents.attributes.observation_space)
+
+    @cached_property
+    def action_space(self) -> Space:
+        """The space of one action."""
+        return space_from_json(self.contents.attributes.action_space)
+
+    @property
+    def environment(self) -> str | None:
+        """Gymnasium id of the environment, if it is known."""
+        return self.contents.attributes.environment
+
+    @property
+    def ref_scores(self) -> tuple[float, float] | None:
+        """Returns of a random policy and of an expert, if they are known."""
+        minimum, maximum = self.contents.attributes.ref_min_score, self.contents.attributes.ref_max_score
+        return None if minimum is None or maximum is None else (minimum, maximum)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the data came from."""
+        return dict(self.contents.attributes.provenance)
+
+    @property
+    def content_hash(self) -> str:
+        """The identity of the data, the same for the same data, settings of the writer and spaces."""
+        return self.contents.content_hash
+
+    @property
+    def arrays(self) -> dict[str, ArraySpec]:
+        """The arrays on the time axis, by field."""
+        return dict(self.contents.arrays)
+
+    @cached_property
+    def episode_ends(self) -> npt.NDArray[np.int64]:
+        """Exclusive row ends, final rows counted, (num_episodes,)."""
+        return load_meta(self.location, self.contents.commit, EPISODE_ENDS)
+
+    @cached_property
+    def episode_starts(self) -> npt.NDArray[np.int64]:
+        """First rows, (num_episodes,)."""
+        return np.concatenate([[0], self.episode_ends[:-1]])
+
+    @property
+    def episode_lengths(self) -> npt.NDArray[np.int64]:
+        """Steps T of each episode, (num_episodes,)."""
+        return self.episode_ends - self.episode_starts - 1
+
+    @cached_property
+    def episode_ids(self) -> npt.NDArray[np.int64]:
+        """The source's ids, (num_episodes,)."""
+        return load_meta(self.location, self.contents.commit, EPISODE_ID)
+
+    @cached_property
+    def episode_seeds(self) -> npt.NDArray[np.int64]:
+        """The environment's seeds, -1 where unknown, (num_episodes,)."""
+        return load_meta(self.location, self.contents.commit, EPISODE_SEED)
+
+    @cached_property
+    def has_final_observation(self) -> npt.NDArray[np.bool_]:
+        """Whether the last row of each episode is real, (num_episodes,)."""
+        return load_meta(self.location, self.contents.commit, EPISODE_HAS_FINAL_OBSERVATION)
+
+    @cached_property
+    def episode_terminations(self) -> npt.NDArray[np.bool_]:
+        """Whether each episode ended by itself, (num_episodes,)."""
+        return self._last_step(TERMINATIONS)
+
+    @cached_property
+    def episode_truncations(self) -> npt.NDArray[np.bool_]:
+        """Whether each episode was cut off, (num_episodes,)."""
+        return self._last_step(TRUNCATIONS)
+
+    @cached_property
+    def _returns(self) -> npt.NDArray[np.float64]:
+        returns = np.zeros(self.num_episodes)
+        for start, stop, rewards in self._blocks(REWARDS):
+            # The final rows are 0: sums over T+1 rows are sums over T steps.
+            first = int(np.searchsorted(self.episode_ends, start, side="right"))
+            last = int(np.searchsorted(self.episode_starts, stop, side="left"))
+            cuts = np.maximum(self.episode_starts[first:last] - start, 0)
+            returns[first:last] += np.add.reduceat(rewards, cuts, dtype=np.float64)
+        return returns
+
+    def episode_returns(self) -> npt.NDArray[np.float64]:
+        """Return the undiscounted return of each episode, (num_episodes,); read once."""
+        return self._returns
+
+    def reader(self, field: str) -> RowReader:
+        """Return the reader of one array: direct where the layout is known, through zarr-python elsewhere.
+
+        Raises:
+            ConfigError: there is no such field.
+        """
+        reader = self._readers.get(field)
+        if reader is None:
+            if field not in self.contents.arrays:
+                raise ConfigError(
+                    explain("field", got=repr(field), allowed=", ".join(self.contents.arrays), fix="choose one")
+                )
+            layout, key = self.contents.layouts[field], self.contents.arrays[field].key
+            direct = layout is not None and self.location.local_file(key) is not None
+            reader = ShardReader(self.location, layout) if direct and layout else ZarrReader(self.location, key)
+            # Two threads may come here at once: both must get the same reader.
+            reader = self._readers.setdefault(field, reader)
+        return reader
+
+    def read(self, field: str, start: int, stop: int, out: Array | None = None) -> Array:
+        """Return the ROWS [start, stop) of a field.
+
+        Args:
+            field: one of `arrays`.
+            start: first row.
+            stop: one after the last row.
+            out: (stop - start, *row_shape) in the array's dtype, contiguous; filled and returned.
+
+        Raises:
+            ConfigError: no such field, rows outside, or an `out` that does not fit.
+            CorruptDataError: the bytes are not what was written.
+        """
+        return self.reader(field).read(start, stop, out)
+
+    def step_mask(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Return which of the rows [start, stop) are steps, (stop - start,); the others are final rows."""
+        mask = np.ones(stop - start, bool)
+        first, last = np.searchsorted(self.episode_ends, [start + 1, stop + 1])
+        mask[self.episode_ends[first:last] - 1 - start] = False
+        return mask
+
+    def episode(self, number: int) -> Episode:
+        """Return one episode.
+
+        Raises:
+            ConfigError: there is no such episode.
+        """
+        if not 0 <= number < self.num_episodes:
+            raise ConfigError(
+                explain("episode", got=number, allowed=f"0 to {self.num_episodes - 1}", fix="ask for one it has")
+            )
+        start, stop = int(self.episode_starts[number]), int(self.episode_ends[number])
+        seed = int(self.episode_seeds[number])
+        return Episode(
+            observations=self.read(OBSERVATIONS, start, stop),
+            actions=self.read(ACTIONS, start, stop - 1),
+            rewards=self.read(REWARDS, start, stop - 1),
+            terminations=self.read(TERMINATIONS, start, stop - 1),
+            truncations=self.read(TRUNCATIONS, start, stop - 1),
+            infos={
+                field.removeprefix(INFOS_PREFIX): self.read(field, start, stop - 1)
+                for field in self.contents.arrays
+                if field.startswith(INFOS_PREFIX)
+            },
+            has_final_observation=bool(self.has_final_observation[number]),
+            id=int(self.episode_ids[number]),
+            seed=None if seed < 0 else seed,
+        )
+
+    def episodes(self, start: int = 0, stop: int | None = None) -> Iterator[Episode]:
+        """Yield the episodes [start, stop), all by default."""
+        for number in range(start, self.num_episodes if stop is None else stop):
+            yield self.episode(number)
+
+    def to_dask(self, field: str, block_rows: int | None = None) -> da.Array:
+        """Return all rows of a field as a dask array, whose chunks do not straddle shards.
+
+        Args:
+            field: one of `arrays`.
+            block_rows: rows of a chunk; None takes about 64 MB.
+
+        Raises:
+            ConfigError: no such field, or blocks that straddle shards.
+        """
+        self.reader(field)
+        spec = self.contents.arrays[field]
+        if block_rows is None:
+            block_rows = choose_block_rows(spec.row_bytes, self.shard_rows)
+        check_block_rows(block_rows, self.shard_rows)
+        rows = tuple(stop - start for start, stop in block_ranges(self.num_rows, block_rows))
+        return da.map_blocks(
+            _read_block,
+            name=f"{field.replace('/', '-')}-{self.content_hash[:16]}-{block_rows}",
+            chunks=(rows, *((length,) for length in spec.row_shape)),
+            dtype=spec.dtype,
+            meta=np.empty((0,) * (1 + len(spec.row_shape)), spec.dtype),
+            dataset=self,
+            field=field,
+        )
+
+    def verify(self, deep: bool = False) -> VerifyReport:
+        """Check that the dataset is what was committed; `deep` reads and checks every byte and value.
+
+        Raises:
+            CorruptDataError: a file is missing or damaged; names file, array, rows and remedy.
+            InvalidDataError: a value that no learner may see.
+        """
+        return verify(self, deep)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts about the dataset, JSON-able."""
+        returns, lengths = self.episode_returns(), self.episode_lengths
+        return {
+            "path": self.path,
+            "num_steps": self.num_steps,
+            "num_episodes": self.num_episodes,
+            "num_terminated": int(self.episode_terminations.sum()),
+            "num_truncated": int(self.episode_truncations.sum()),
+            "num_without_final_observation": int((~self.has_final_observation).sum()),
+            "return_mean": float(returns.mean()),
+            "return_min": float(returns.min()),
+            "return_max": float(returns.max()),
+            "length_mean": float(lengths.mean()),
+            "length_min": int(lengths.min()),
+            "length_max": int(lengths.max()),
+            "observation_space": describe_space(self.observation_space),
+            "action_space": describe_space(self.action_space),
+            "environment": self.environment,
+            "ref_scores": self.ref_scores,
+            "arrays": {field: f"{s.dtype.name} {s.row_shape}" for field, s in self.contents.arrays.items()},
+            "num_rows": self.num_rows,
+            "num_bytes": sum(entry.size for entry in self.contents.commit.objects.values()),
+            "shard_rows": self.shard_rows,
+            "schema": self.contents.attributes.schema_version,
+            "provenance": self.provenance,
+            "content_hash": self.content_hash,
+        }
+
+    def close(self) -> None:
+        """Close all files; a later read opens them again."""
+        for reader in self._readers.values():
+            reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"location": self.location, "contents": self.contents, "_readers": {}}
+
+    def __dask_tokenize__(self) -> Hashable:
+        return (type(self).__name__, self.path, self.content_hash)
+
+    def __repr__(self) -> str:
+        return (
+            f"OfflineDataset({self.path!r}, num_steps={self.num_steps}, num_episodes={self.num_episodes}, "
+            f"observations={describe_space(self.observation_space)}, actions={describe_space(self.action_space)})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>" for key, value in self.describe().items()
+        )
+        return f"<table>{rows}</table>"
+
+    def _blocks(self, field: str) -> Iterator[tuple[int, int, Array]]:
+        row_bytes = self.contents.arrays[field].row_bytes
+        for start, stop in block_ranges(self.num_rows, choose_block_rows(row_bytes, self.shard_rows)):
+            yield start, stop, self.read(field, start, stop)
+
+    def _last_step(self, field: str) -> npt.NDArray[np.bool_]:
+        rows = self.episode_ends - 2
+        return np.concatenate(
+            [block[rows[(rows >= start) & (rows < stop)] - start] for start, stop, block in self._blocks(field)]
+        )
+
+
+def _read_block(*, dataset: OfflineDataset, field: str, block_info: dict[Any, Any] | None = None) -> Array:
+    start, stop = (block_info or {})[None]["array-location"][0]
+    return dataset.read(field, start, stop)

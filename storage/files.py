@@ -1,0 +1,56 @@
+"""Durable files: written aside, flushed to the disk, and moved into place in one step."""
+
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .encoding import Bytes
+
+_MAX_BUFFERS = 512  # the kernel takes at most 1024 a call
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents; one that exists is fine."""
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def write_atomically(path: Path, buffers: Iterable[Bytes], temporary: Path) -> None:
+    """Write a file so that it is there complete or not at all, also after a loss of power.
+
+    Args:
+        path: the file; its directory exists.
+        buffers: its content.
+        temporary: a directory on the same file system for the unfinished file.
+    """
+    make_directory(temporary)
+    unfinished = temporary / uuid.uuid4().hex
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        _write_all(descriptor, list(buffers))
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(unfinished, path)
+
+
+def fsync_path(path: Path) -> None:
+    """Flush a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, buffers: Sequence[Bytes]) -> None:
+    views = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    while views:
+        written = os.writev(descriptor, views[:_MAX_BUFFERS])
+        done = 0
+        while done < len(views) and written >= views[done].nbytes:
+            written -= views[done].nbytes
+            done += 1
+        views = views[done:]
+        if written:
+            views[0] = views[0][written:]

@@ -1,0 +1,88 @@
+"""The finaliser: the metadata of a dataset whose shards are on disk, written by zarr-python."""
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.errors import ZarrUserWarning
+from zarr.storage import LocalStore
+
+from .encoding import ZSTD_LEVEL
+from .files import fsync_path
+from .layout import ArrayLayout, crc32c
+from .manifest import StoredObject
+from .schema import ATTRIBUTES_KEY, ArraySpec, DatasetAttributes, fill_value
+
+
+def write_metadata(store: Path, attributes: DatasetAttributes, layouts: Mapping[str, ArrayLayout]) -> zarr.Group:
+    """Write the root group and the metadata of all arrays on the time axis, around their shards."""
+    root = zarr.create_group(
+        LocalStore(store),
+        zarr_format=3,
+        attributes={ATTRIBUTES_KEY: attributes.model_dump(by_alias=True, mode="json")},
+    )
+    for path, layout in layouts.items():
+        zstd = [ZstdCodec(level=ZSTD_LEVEL)] if layout.compressed else []
+        root.create_array(
+            layout.key,
+            shape=(layout.num_rows, *layout.row_shape),
+            shards=(layout.shard_rows, *layout.row_shape),
+            chunks=(layout.chunk_rows, *layout.row_shape),
+            dtype=layout.dtype,
+            serializer=BytesCodec(endian="little" if layout.dtype.itemsize > 1 else None),
+            compressors=[*zstd, Crc32cCodec()],
+            fill_value=fill_value(layout.dtype),
+            dimension_names=ArraySpec(path, layout.dtype, layout.row_shape).dimension_names,
+            config={"write_empty_chunks": True},
+        )
+    return root
+
+
+def write_meta_arrays(root: zarr.Group, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write the arrays on the episode axis, each in one chunk, and consolidate once."""
+    for key, column in columns.items():
+        array = root.create_array(
+            key,
+            shape=column.shape,
+            chunks=column.shape,
+            dtype=column.dtype,
+            compressors=[Crc32cCodec()],
+            fill_value=fill_value(column.dtype),
+            dimension_names=("episode",),
+            config={"write_empty_chunks": True},
+        )
+        array[:] = column
+    with warnings.catch_warnings():
+        # Consolidated metadata is an extension that zarr-python and xarray read, and others ignore.
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        zarr.consolidate_metadata(root.store)
+
+
+def collect_objects(store: Path, shards: Mapping[str, StoredObject]) -> dict[str, StoredObject]:
+    """Return all files of the store; what is no shard of this run and no metadata is removed.
+
+    Metadata files are flushed to the disk; shards were when they were written.
+    """
+    objects = dict(shards)
+    for key in sorted(_files(store)):
+        if key in shards:
+            continue
+        path = store / key
+        if key.startswith("data/") and path.name != "zarr.json":
+            path.unlink()  # a shard of an earlier, longer run
+            continue
+        fsync_path(path)
+        content = path.read_bytes()
+        objects[key] = StoredObject(size=len(content), crc32c=crc32c(content))
+    return objects
+
+
+def _files(store: Path) -> Iterable[str]:
+    for directory, _, names in os.walk(store):
+        for name in names:
+            yield (Path(directory) / name).relative_to(store).as_posix()

@@ -1,0 +1,155 @@
+"""Where a dataset lies: a local directory, or a URL that fsspec knows."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from zarr.storage import FsspecStore, LocalStore
+
+from .errors import CorruptDataError, DatasetError, explain
+
+_PIECE_BYTES = 1 << 22
+REMEDY = "restore it from a copy, or import the source again"
+
+
+class Location(ABC):
+    """The files of one dataset, read only."""
+
+    url: str
+    """What the user gave, made absolute where it is a path."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether there is anything."""
+
+    @abstractmethod
+    def read(self, key: str) -> bytes:
+        """Return a whole file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every file.
+
+        Raises:
+            CorruptDataError: there are symbolic links inside.
+        """
+
+    @abstractmethod
+    def zarr_store(self) -> Any:
+        """Return the same files as a store of zarr-python."""
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """Yield a whole file in pieces."""
+        yield self.read(key)
+
+    def local_file(self, key: str) -> Path | None:
+        """Return the path of a file that the direct reader can open, None if it cannot."""
+        return None
+
+
+class LocalDirectory(Location):
+    """A dataset in a directory."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Name the directory."""
+        self.url = os.path.abspath(path)
+
+    def exists(self) -> bool:
+        """Whether there is anything."""
+        return os.path.lexists(self.url)
+
+    def read(self, key: str) -> bytes:
+        """Return a whole file."""
+        return self.local_file(key).read_bytes()
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """Yield a whole file in pieces."""
+        with self.local_file(key).open("rb", buffering=0) as file:
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every file; symbolic links are refused, they could lead anywhere."""
+        sizes: dict[str, int] = {}
+        pending = [self.url]
+        while pending:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    key = os.path.relpath(entry.path, self.url).replace(os.sep, "/")
+                    if entry.is_symlink():
+                        raise CorruptDataError(
+                            explain(
+                                f"{key} in dataset {self.url}",
+                                got="a symbolic link",
+                                allowed="plain files and directories",
+                                fix="replace it by the file it points to, or import the source again",
+                            )
+                        )
+                    if entry.is_dir():
+                        pending.append(entry.path)
+                    else:
+                        sizes[key] = entry.stat().st_size
+        return sizes
+
+    def zarr_store(self) -> LocalStore:
+        """Return the same files as a store of zarr-python."""
+        return LocalStore(self.url, read_only=True)
+
+    def local_file(self, key: str) -> Path:
+        """Return the path of a file."""
+        return Path(self.url, key)
+
+
+class RemoteDirectory(Location):
+    """A dataset behind a URL such as s3://bucket/name.zarr; its protocol's package must be installed."""
+
+    def __init__(self, url: str) -> None:
+        """Name the place."""
+        self.url = url.rstrip("/")
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(self.url)
+        except (ImportError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise DatasetError(
+                explain(
+                    f"dataset {url}",
+                    got=reason,
+                    allowed="a path, or a URL whose protocol fsspec knows",
+                    fix="install the protocol's package, or correct the URL",
+                )
+            ) from error
+
+    def exists(self) -> bool:
+        """Whether there is anything."""
+        return bool(self._files.exists(self._root))
+
+    def read(self, key: str) -> bytes:
+        """Return a whole file."""
+        return bytes(self._files.cat_file(f"{self._root}/{key}"))
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every file."""
+        found = self._files.find(self._root, detail=True)
+        prefix = self._root.strip("/") + "/"
+        return {name.lstrip("/").removeprefix(prefix): int(info["size"]) for name, info in found.items()}
+
+    def zarr_store(self) -> FsspecStore:
+        """Return the same files as a store of zarr-python."""
+        return FsspecStore.from_url(self.url, read_only=True)
+
+
+def locate(path: str | os.PathLike[str]) -> Location:
+    """Return the location of a dataset from a path or a URL."""
+    text = os.fspath(path)
+    if "://" not in text:
+        return LocalDirectory(text)
+    if text.startswith("file://"):
+        return LocalDirectory(text.removeprefix("file://"))
+    return RemoteDirectory(text)

@@ -1,0 +1,161 @@
+"""What happens to rows between the disk and the learner. Pure numpy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ConfigError, explain
+from .stats import FieldStatistics
+
+Array = npt.NDArray[Any]
+
+
+class Transform(Protocol):
+    """An elementwise transform of the rows of one field."""
+
+    name: ClassVar[str]
+
+    def apply(self, array: Array, out: Array | None = None) -> Array:
+        """Return the transformed rows, in `out` where it is given (it may be `array` itself)."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict for `transform_from_json`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """(x - mean) / (std + eps), in float32; as TD3+BC normalises states (Fujimoto and Gu, 2021, eps = 1e-3)."""
+
+    name: ClassVar[str] = "normalize"
+
+    mean: tuple[float, ...]  # (row_size,), flattened
+    std: tuple[float, ...]  # (row_size,), flattened
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        """Prepare the vectors once; the frozen fields stay plain numbers, comparable and hashable."""
+        if len(self.mean) != len(self.std):
+            raise ConfigError(
+                explain(
+                    "normalize: std",
+                    got=f"{len(self.std)} numbers",
+                    allowed=f"{len(self.mean)}, as many as mean has",
+                    fix="take both from one FieldStatistics",
+                )
+            )
+        scale = 1.0 / (np.asarray(self.std, np.float64) + self.eps)
+        object.__setattr__(self, "_mean", np.asarray(self.mean, np.float32))
+        object.__setattr__(self, "_scale", scale.astype(np.float32))
+
+    @classmethod
+    def from_statistics(cls, statistics: FieldStatistics, eps: float = 1e-3) -> Self:
+        """Return the transform that gives this field mean 0 and standard deviation about 1."""
+        mean, std = (tuple(column.ravel().tolist()) for column in (statistics.mean, statistics.std))
+        return cls(mean=mean, std=std, eps=eps)
+
+    def apply(self, array: Array, out: Array | None = None) -> Array:
+        """Return the normalised rows.
+
+        Args:
+            array: (rows, *row_shape), of any number type.
+            out: a float array of the same shape, or None for a new one in float32.
+        """
+        mean, scale = (vars(self)[key].reshape(array.shape[1:]) for key in ("_mean", "_scale"))
+        if out is None:
+            out = np.empty(array.shape, np.float32)
+        np.subtract(array, mean, out=out, casting="same_kind")
+        return np.multiply(out, scale, out=out, casting="same_kind")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict for `transform_from_json`."""
+        return {"name": self.name, "mean": list(self.mean), "std": list(self.std), "eps": self.eps}
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> Self:
+        """Return what `to_json` was called on."""
+        return cls(mean=tuple(obj["mean"]), std=tuple(obj["std"]), eps=float(obj["eps"]))
+
+
+@dataclass(frozen=True)
+class ScaleReward:
+    """x * scale + shift, in float32."""
+
+    name: ClassVar[str] = "scale_reward"
+
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def apply(self, array: Array, out: Array | None = None) -> Array:
+        """Return the scaled rows, in `out` or in a new float32 array."""
+        if out is None:
+            out = np.empty(array.shape, np.float32)
+        np.multiply(array, np.float32(self.scale), out=out, casting="same_kind")
+        return np.add(out, np.float32(self.shift), out=out, casting="same_kind")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict for `transform_from_json`."""
+        return {"name": self.name, "scale": self.scale, "shift": self.shift}
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> Self:
+        """Return what `to_json` was called on."""
+        return cls(scale=float(obj["scale"]), shift=float(obj["shift"]))
+
+
+_TRANSFORMS: dict[str, type[Normalize] | type[ScaleReward]] = {
+    Normalize.name: Normalize,
+    ScaleReward.name: ScaleReward,
+}
+
+
+def transform_from_json(obj: Mapping[str, Any]) -> Normalize | ScaleReward:
+    """Return the transform that `to_json` described.
+
+    Raises:
+        ConfigError: no transform has this name.
+    """
+    kind = _TRANSFORMS.get(str(obj.get("name")))
+    if kind is None:
+        raise ConfigError(
+            explain("transform", got=repr(obj.get("name")), allowed=", ".join(_TRANSFORMS), fix="choose one")
+        )
+    return kind.from_json(obj)
+
+
+def returns_to_go(
+    rewards: Array,
+    episode_starts: npt.NDArray[np.int64],
+    episode_ends: npt.NDArray[np.int64],
+    discount: float,
+) -> Array:
+    """Return G_t = r_t + discount * G_{t+1} for every step, 0 in the rows of final observations.
+
+    One backward scan, all episodes at once; sums are taken in float64.
+
+    Args:
+        rewards: (rows,), T+1 rows an episode.
+        episode_starts: first rows, relative to `rewards`, (episodes,).
+        episode_ends: exclusive row ends, relative to `rewards`, (episodes,).
+        discount: between 0 and 1.
+
+    Returns:
+        (rows,), in the rewards' dtype if it is a float, else float32.
+    """
+    dtype = rewards.dtype if rewards.dtype.kind == "f" else np.dtype(np.float32)
+    result = np.zeros(len(rewards), dtype)
+    lengths = episode_ends - episode_starts - 1
+    # Longest first: the episodes that still have a step form a prefix.
+    order = np.argsort(-lengths, kind="stable")
+    last_steps, lengths = episode_ends[order] - 2, lengths[order]
+    running = np.zeros(len(order))
+    alive = np.searchsorted(-lengths, -np.arange(int(lengths.max(initial=0))), side="left")
+    for back, count in enumerate(alive):
+        rows = last_steps[:count] - back
+        running = rewards[rows] + discount * running[:count]
+        result[rows] = running
+    return result

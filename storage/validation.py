@@ -1,0 +1,183 @@
+"""What may enter a dataset: finite numbers, of the right shape and type, inside their space."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from .episode import Episode
+from .errors import InvalidDataError, explain
+from .schema import (
+    ACTIONS,
+    INFO_NAME,
+    INFOS_PREFIX,
+    OBSERVATIONS,
+    REWARDS,
+    TERMINATIONS,
+    TRUNCATIONS,
+    ArraySpec,
+    little_endian,
+)
+from .spaces import Space, describe_space
+
+Array = npt.NDArray[Any]
+BOUND_TOLERANCE = 1e-6  # relative: float32 arithmetic at the bounds
+
+
+def array_specs(episode: Episode, observation_space: Space, action_space: Space) -> dict[str, ArraySpec]:
+    """Return the arrays that hold episodes like this one; the first episode of a dataset decides.
+
+    Float columns keep the width of the data where that is narrower than the space's.
+
+    Raises:
+        InvalidDataError: an info that no array can hold.
+    """
+    dtypes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+        OBSERVATIONS: _space_dtype(observation_space, episode.observations),
+        ACTIONS: _space_dtype(action_space, episode.actions),
+        REWARDS: (_reward_dtype(episode.rewards), ()),
+        TERMINATIONS: (np.dtype(bool), ()),
+        TRUNCATIONS: (np.dtype(bool), ()),
+    }
+    for name, column in episode.infos.items():
+        array = np.asarray(column)
+        if not INFO_NAME.fullmatch(name) or array.dtype.kind not in "biuf":
+            raise InvalidDataError(
+                explain(
+                    f"infos/{name}",
+                    got=f"dtype {array.dtype}",
+                    allowed="numbers or booleans, under a name of letters, digits, '_', '.' and '-'",
+                    fix="leave it out",
+                )
+            )
+        dtypes[INFOS_PREFIX + name] = (array.dtype, array.shape[1:])
+    return {path: ArraySpec(path, little_endian(dtype), shape) for path, (dtype, shape) in dtypes.items()}
+
+
+def checked_columns(
+    episode: Episode, number: int, specs: Mapping[str, ArraySpec], observation_space: Space, action_space: Space
+) -> dict[str, Array]:
+    """Return the episode's columns in their stored types.
+
+    Args:
+        episode: the episode.
+        number: its place in the dataset, for messages.
+        specs: the arrays of the dataset.
+        observation_space: space of the observations; discrete ones are checked against it.
+        action_space: space of the actions; they are checked against it.
+
+    Raises:
+        InvalidDataError: naming the episode, the step, the field and the value.
+    """
+    columns = dict(_columns(episode))
+    if columns.keys() != specs.keys():
+        raise InvalidDataError(
+            explain(
+                f"episode {number}",
+                got=f"fields {sorted(columns)}",
+                allowed=f"those of the first episode, {sorted(specs)}",
+                fix="give every episode the same infos",
+            )
+        )
+    checked = {path: _cast(column, number, specs[path]) for path, column in columns.items()}
+    _check_in_space(checked[ACTIONS], number, ACTIONS, action_space)
+    if not isinstance(observation_space, spaces.Box):
+        _check_in_space(checked[OBSERVATIONS], number, OBSERVATIONS, observation_space)
+    if not episode.has_final_observation:
+        checked[OBSERVATIONS] = np.concatenate([checked[OBSERVATIONS][:-1], checked[OBSERVATIONS][-2:-1]])
+    return checked
+
+
+def _columns(episode: Episode) -> Iterator[tuple[str, Array]]:
+    yield OBSERVATIONS, np.asarray(episode.observations)
+    yield ACTIONS, np.asarray(episode.actions)
+    yield REWARDS, np.asarray(episode.rewards)
+    yield TERMINATIONS, np.asarray(episode.terminations)
+    yield TRUNCATIONS, np.asarray(episode.truncations)
+    for name, column in episode.infos.items():
+        yield INFOS_PREFIX + name, np.asarray(column)
+
+
+def check_space(subject: str, space: Space) -> None:
+    """Check that an array can hold the space's elements.
+
+    Raises:
+        InvalidDataError: it is composite, or text.
+    """
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise InvalidDataError(
+            explain(
+                subject,
+                got=describe_space(space),
+                allowed="Box, Discrete, MultiDiscrete, MultiBinary",
+                fix="flatten it with gymnasium.spaces.utils.flatten_space",
+            )
+        )
+
+
+def _space_dtype(space: Space, column: Array) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    dtype, found = np.dtype(space.dtype), np.asarray(column).dtype
+    if dtype.kind == found.kind == "f" and found.itemsize < dtype.itemsize:
+        dtype = found
+    return dtype, tuple(space.shape or ())
+
+
+def _reward_dtype(rewards: Array) -> np.dtype[Any]:
+    dtype = np.asarray(rewards).dtype
+    return dtype if dtype.kind == "f" and dtype.itemsize <= 8 else np.dtype(np.float32)
+
+
+def _cast(column: Array, number: int, spec: ArraySpec) -> Array:
+    if column.shape[1:] != spec.row_shape or column.dtype.kind not in "biuf":
+        raise InvalidDataError(
+            explain(
+                f"episode {number}: {spec.path}",
+                got=f"{column.dtype} of shape {column.shape[1:]}",
+                allowed=f"{spec.dtype.name} of shape {spec.row_shape}",
+                fix="reshape the source, or correct the space",
+            )
+        )
+    if column.dtype.kind == "f":
+        _check(np.isfinite(column), column, number, spec.path, "finite numbers")
+    if column.dtype == spec.dtype:
+        return column
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast: Array = column.astype(spec.dtype)
+        same = np.isfinite(cast) if spec.dtype.kind == "f" else cast == column
+    _check(same, column, number, spec.path, f"values that {spec.dtype.name} can hold")
+    return cast
+
+
+def _check_in_space(column: Array, number: int, path: str, space: Space) -> None:
+    low: Any
+    high: Any
+    match space:
+        case spaces.Box():
+            low, high = space.low, space.high
+            if column.dtype.kind == "f":
+                low = low - BOUND_TOLERANCE * np.maximum(np.abs(low), 1)
+                high = high + BOUND_TOLERANCE * np.maximum(np.abs(high), 1)
+        case spaces.Discrete():
+            low, high = space.start, space.start + space.n - 1
+        case spaces.MultiDiscrete():
+            low, high = space.start, space.start + space.nvec - 1
+        case _:
+            low, high = 0, 1
+    _check((column >= low) & (column <= high), column, number, path, describe_space(space))
+
+
+def _check(good: Array, column: Array, number: int, path: str, allowed: str) -> None:
+    if good.all():
+        return
+    at = tuple(int(i) for i in np.argwhere(~good)[0])
+    element = f"[{', '.join(str(i) for i in at[1:])}]" if at[1:] else ""
+    raise InvalidDataError(
+        explain(
+            f"episode {number}, step {at[0]}: {path}{element}",
+            got=column[at].item(),
+            allowed=allowed,
+            fix="repair the source, or leave the episode out",
+        )
+    )

@@ -1,0 +1,146 @@
+"""Verification: every byte is what was committed, and every value is one that a learner may see."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .blocking import block_ranges, choose_block_rows
+from .contents import Contents, load_contents
+from .errors import InvalidDataError, explain
+from .layout import crc32c
+from .location import REMEDY, Location
+from .reader import RowReader, ShardReader, corrupt
+from .schema import COMMIT_NAME, OBSERVATIONS, TERMINATIONS, TRUNCATIONS, ArraySpec
+
+Array = npt.NDArray[Any]
+
+
+class Verifiable(Protocol):
+    """What verification needs of a dataset."""
+
+    location: Location
+    contents: Contents
+
+    @property
+    def episode_ends(self) -> npt.NDArray[np.int64]:
+        """Exclusive row ends."""
+        ...
+
+    def reader(self, field: str) -> RowReader:
+        """Return the reader of one array."""
+        ...
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was verified; a fault is an error, never a line in here."""
+
+    deep: bool
+    """Whether every byte and value was read, or the files' presence and sizes only."""
+    num_objects: int
+    num_bytes: int
+    num_rows: int
+    seconds: float
+
+
+def verify(dataset: Verifiable, deep: bool) -> VerifyReport:
+    """Check a dataset against its manifest; see `OfflineDataset.verify`.
+
+    Raises:
+        CorruptDataError: a file is missing, foreign or damaged; names file, array, rows and remedy.
+        InvalidDataError: a value that no learner may see.
+    """
+    began = time.perf_counter()
+    contents = load_contents(dataset.location)
+    commit = contents.commit
+    _check_strangers(dataset.location, contents)
+    if deep:
+        for spec in contents.arrays.values():
+            _check_chunks(dataset, spec)
+            _check_values(dataset, spec)
+        for key in commit.objects:
+            _check_object(dataset.location, contents, key)
+    return VerifyReport(
+        deep=deep,
+        num_objects=len(commit.objects),
+        num_bytes=sum(entry.size for entry in commit.objects.values()),
+        num_rows=commit.num_rows,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _check_strangers(location: Location, contents: Contents) -> None:
+    """Refuse chunks that nobody committed: zarr-python would read them."""
+    strangers = location.sizes().keys() - contents.commit.objects.keys() - {COMMIT_NAME}
+    for name in sorted(strangers):
+        if name.startswith(("data/", "meta/")):
+            key = name.partition("/c/")[0]
+            raise corrupt(location, name, key, (0, contents.commit.num_rows), "a file", "what commit.json lists")
+
+
+def _check_chunks(dataset: Verifiable, spec: ArraySpec) -> None:
+    reader = dataset.reader(spec.path)
+    if not isinstance(reader, ShardReader):
+        return
+    layout = reader.layout
+    for number in range(layout.num_shards):
+        wanted = np.arange(layout.chunks_per_shard) < layout.chunks_in_shard(number)
+        wrong = np.flatnonzero(reader.stored_chunks(number) != wanted)
+        if len(wrong):
+            start = number * layout.shard_rows + int(wrong[0]) * layout.chunk_rows
+            got = "a missing chunk" if wanted[wrong[0]] else "a chunk beyond the last row"
+            rows = (start, start + layout.chunk_rows)
+            raise corrupt(dataset.location, layout.shard_key(number), spec.key, rows, got, "one chunk for all rows")
+
+
+def _check_values(dataset: Verifiable, spec: ArraySpec) -> None:
+    """Read every row, which checks every checksum, and look at the values."""
+    num_rows, shard_rows = dataset.contents.commit.num_rows, dataset.contents.commit.shard_rows
+    ends = dataset.episode_ends
+    for start, stop in block_ranges(num_rows, choose_block_rows(spec.row_bytes, shard_rows)):
+        block = dataset.reader(spec.path).read(start, stop)
+        if spec.dtype.kind == "f":
+            _require(np.isfinite(block), dataset, spec, start, block, "finite numbers")
+        mine = ends[np.searchsorted(ends, start + 1) : np.searchsorted(ends, stop + 1)]
+        if spec.path != OBSERVATIONS:
+            final = np.zeros(stop - start, bool)
+            final[mine - 1 - start] = True
+            zero = (block == 0).reshape(len(block), -1).all(axis=1)
+            _require(zero | ~final, dataset, spec, start, block, "0 in the row of a final observation")
+        if spec.path in (TERMINATIONS, TRUNCATIONS):
+            last = np.isin(np.arange(start, stop), ends - 2)
+            _require(~block | last, dataset, spec, start, block, "an end at an episode's last step only")
+
+
+def _require(good: Array, dataset: Verifiable, spec: ArraySpec, first_row: int, block: Array, allowed: str) -> None:
+    if good.all():
+        return
+    at = tuple(int(i) for i in np.argwhere(~good)[0])
+    row = first_row + at[0]
+    episode = int(np.searchsorted(dataset.episode_ends, row, side="right"))
+    step = row - (int(dataset.episode_ends[episode - 1]) if episode else 0)
+    shard = row // dataset.contents.commit.shard_rows
+    name = f"{spec.key}/c/{shard}" + "/0" * len(spec.row_shape)
+    value = block[at].tolist()
+    raise InvalidDataError(
+        explain(
+            f"{name} in dataset {dataset.location.url} ({spec.path}, row {row}, episode {episode}, step {step})",
+            got=value if np.ndim(value) == 0 else f"{value[:4]}",
+            allowed=allowed,
+            fix=REMEDY,
+        )
+    )
+
+
+def _check_object(location: Location, contents: Contents, key: str) -> None:
+    wanted = contents.commit.objects[key].crc32c
+    found = 0
+    for piece in location.pieces(key):
+        found = crc32c(piece, found)
+    if found != wanted:
+        array = key.partition("/c/")[0]
+        rows = (0, contents.commit.num_rows)
+        raise corrupt(location, key, array, rows, f"checksum {found:08x}", f"{wanted:08x} as committed")
