@@ -1,1 +1,17 @@
-"""One importer per file, one registry."""
+"""Foreign datasets in: one importer a file, one registry, one driver."""
+
+from .base import Importer, ImportOptions, ImportSummary, RawEpisode, Source
+from .driver import import_dataset
+from .registry import IMPORTERS, detect_format, get_importer
+
+__all__ = [
+    "IMPORTERS",
+    "ImportOptions",
+    "ImportSummary",
+    "Importer",
+    "RawEpisode",
+    "Source",
+    "detect_format",
+    "get_importer",
+    "import_dataset",
+]

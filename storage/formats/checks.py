@@ -1,0 +1,186 @@
+"""From what a source has to an Episode in the dataset's spaces: cast, map, check. Pure."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from dask_rl.storage.episode import Episode
+from dask_rl.storage.errors import ConfigError, InvalidDataError, explain
+from dask_rl.storage.spaces import describe_space
+from dask_rl.storage.validation import BOUND_TOLERANCE
+
+from .base import Array, ImportOptions, RawEpisode, Space, flags_at_end
+
+_FIX = "repair the source, or leave such episodes out with on_invalid='drop'"
+
+
+class InvalidEpisodeError(InvalidDataError):
+    """An episode of a source is invalid; `reason` is what a summary counts it under."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def apply_time_limit(raw: RawEpisode, max_episode_steps: int | None) -> RawEpisode:
+    """Take a termination after exactly `max_episode_steps` steps as a truncation."""
+    num_steps = len(raw.rewards)
+    if num_steps != max_episode_steps or not raw.terminations[-1:].any():
+        return raw
+    return replace(raw, terminations=flags_at_end(num_steps, False), truncations=flags_at_end(num_steps, True))
+
+
+def check_normalized(action_space: Space) -> None:
+    """Check that actions in [-1, 1] can be mapped to this space.
+
+    Raises:
+        ConfigError: it is no bounded Box.
+    """
+    if not isinstance(action_space, spaces.Box) or not action_space.is_bounded():
+        raise ConfigError(
+            explain(
+                "normalized_actions",
+                got=describe_space(action_space),
+                allowed="a Box with finite bounds",
+                fix="leave normalized_actions out, or name the environment",
+            )
+        )
+
+
+def to_episode(
+    raw: RawEpisode, observation_space: Space, action_space: Space, options: ImportOptions, *, narrow: bool
+) -> Episode:
+    """Return the episode in the given spaces.
+
+    Args:
+        raw: the episode as the source has it.
+        observation_space: the dataset's; floats narrower than its dtype stay so.
+        action_space: the dataset's.
+        options: what to do with actions.
+        narrow: store rewards and infos as float32 even if they are wider.
+
+    Raises:
+        InvalidEpisodeError: naming file, episode, step and field.
+    """
+    observations = _column(raw, "observations", raw.observations, observation_space)
+    if not isinstance(observation_space, spaces.Box):  # a Box of observations is no promise: see CartPole's
+        _check_members(raw, "observations", observations, observation_space)
+    if not raw.has_final_observation:
+        observations = np.concatenate([observations, observations[-1:]])
+    actions = _actions(raw, action_space, options)
+    rewards = _floats(raw, "rewards", raw.rewards.reshape(len(raw.rewards), -1), narrow)
+    if rewards.shape[1:] != (1,):
+        raise _fault(raw, "rewards", "wrong shape", got=f"shape {raw.rewards.shape}", allowed="one number a step")
+    try:
+        return Episode(
+            observations=observations,
+            actions=actions,
+            rewards=rewards[:, 0],
+            terminations=raw.terminations,
+            truncations=raw.truncations,
+            infos={key: _floats(raw, f"infos/{key}", column, narrow) for key, column in raw.infos.items()},
+            has_final_observation=raw.has_final_observation,
+            id=raw.id,
+            seed=raw.seed,
+        )
+    except InvalidEpisodeError:
+        raise
+    except InvalidDataError as error:
+        raise InvalidEpisodeError("lengths or flags do not fit", f"{raw.origin}: {error}") from error
+
+
+def _actions(raw: RawEpisode, space: Space, options: ImportOptions) -> Array:
+    actions = raw.actions
+    if isinstance(space, spaces.Box) and (options.normalized_actions or options.clip_actions):
+        actions = _column(raw, "actions", actions, spaces.Box(-np.inf, np.inf, space.shape, np.float64))
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        if options.normalized_actions:
+            actions = low + (actions + 1.0) * 0.5 * (high - low)
+        if options.clip_actions:
+            actions = np.clip(actions, low, high)
+        actions = actions.astype(space.dtype)
+    actions = _column(raw, "actions", actions, space)
+    _check_members(raw, "actions", actions, space)
+    return actions
+
+
+def _column(raw: RawEpisode, field: str, values: Array, space: Space) -> Array:
+    """Return (T, *space.shape), finite, in the space's dtype or a narrower float."""
+    wanted, described = tuple(space.shape or ()), describe_space(space)
+    dtype = np.dtype(space.dtype if space.dtype is not None else np.float32)
+    if values.dtype.kind not in "biuf" or not len(values):
+        got = f"{len(values)} values of type {values.dtype}"
+        raise _fault(raw, field, "no numbers", got=got, allowed=described)
+    # axes of length 1 carry nothing: (T, 1) discrete actions and (T,) ones are the same
+    if [n for n in values.shape[1:] if n != 1] != [n for n in wanted if n != 1]:
+        raise _fault(raw, field, "wrong shape", got=f"shape {values.shape[1:]}", allowed=described)
+    values = values.reshape(len(values), *wanted)
+    if values.dtype.kind == "f":
+        _check_finite(raw, field, values)
+        if dtype.kind == "f" and values.dtype.itemsize < dtype.itemsize:
+            return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast: Array = values.astype(dtype)
+    if dtype.kind == "f":
+        _check_finite(raw, field, cast)
+    elif not np.array_equal(cast, values):
+        step = int(np.argwhere(cast != values)[0][0])
+        raise _fault(raw, field, "outside its space", got=values[step].tolist(), allowed=described, step=step)
+    return cast
+
+
+def _floats(raw: RawEpisode, field: str, values: Array, narrow: bool) -> Array:
+    """Return finite floats, in float32 if `narrow` says so; other types as they are, but rewards as float32."""
+    if values.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float32) if narrow else values
+        _check_finite(raw, field, values)
+    elif field == "rewards":
+        if values.dtype.kind not in "biu":
+            raise _fault(raw, field, "no numbers", got=f"values of type {values.dtype}", allowed="numbers")
+        values = values.astype(np.float32)
+    return values
+
+
+def _check_finite(raw: RawEpisode, field: str, values: Array) -> None:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        at = np.argwhere(bad)[0]
+        got = values[tuple(at)].item()
+        raise _fault(raw, field, "not finite", got=got, allowed="finite numbers", step=int(at[0]))
+
+
+def _check_members(raw: RawEpisode, field: str, values: Array, space: Space) -> None:
+    low, high = _bounds(space)
+    outside = (values < low) | (values > high)
+    if outside.any():
+        step = int(np.argwhere(outside)[0][0])
+        fault = {"got": values[step].tolist(), "allowed": describe_space(space), "step": step}
+        fix = f"{_FIX}, or clip them with clip_actions" if isinstance(space, spaces.Box) else _FIX
+        raise _fault(raw, field, "outside its space", fix=fix, **fault)
+
+
+def _bounds(space: Space) -> tuple[Any, Any]:
+    """Return the smallest and largest allowed values, for a Box widened by the writer's tolerance."""
+    match space:
+        case spaces.Discrete():
+            return space.start, space.start + space.n - 1
+        case spaces.MultiDiscrete():
+            return space.start, space.start + space.nvec - 1
+        case spaces.Box():
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            return (
+                low - BOUND_TOLERANCE * np.maximum(np.abs(low), 1),
+                high + BOUND_TOLERANCE * np.maximum(np.abs(high), 1),
+            )
+    return 0, 1  # MultiBinary
+
+
+def _fault(
+    raw: RawEpisode, field: str, reason: str, *, got: Any, allowed: str, step: int | None = None, fix: str = _FIX
+) -> InvalidEpisodeError:
+    middle = "" if step is None else f", step {step}"
+    subject = f"{raw.origin}: episode {raw.id}{middle}, {field}"
+    return InvalidEpisodeError(f"{field}: {reason}", explain(subject, got=got, allowed=allowed, fix=fix))

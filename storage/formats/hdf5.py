@@ -1,0 +1,61 @@
+"""HDF5 files, with errors that name the file."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dask_rl.storage.errors import ConfigError, SourceFormatError, explain
+
+HDF5_SUFFIXES = (".h5", ".hdf5")
+_DAMAGED = "fetch it again: it is damaged or incomplete"
+
+
+def is_hdf5_name(path: Path) -> bool:
+    """Whether the name says HDF5."""
+    return path.suffix.lower() in HDF5_SUFFIXES
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Any]:
+    """Open an HDF5 file for reading; what goes wrong with its bytes becomes a SourceFormatError.
+
+    Raises:
+        SourceFormatError: not HDF5, truncated or damaged; also while the block reads from it.
+        ConfigError: h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise ConfigError(
+            explain(str(path), got="no h5py to read HDF5 with", fix="pip install 'dask-rl[formats]'")
+        ) from error
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except (OSError, RuntimeError, KeyError) as error:  # h5py's ways to say that bytes make no sense
+        reason = " ".join(str(error).split())[:160]
+        raise SourceFormatError(
+            explain(str(path), got=f"unreadable HDF5 ({reason})", allowed="a complete HDF5 file", fix=_DAMAGED)
+        ) from error
+
+
+def read_dataset(group: Any, key: str, origin: str) -> Any:
+    """Return the dataset `key` of a group, not yet read.
+
+    Raises:
+        SourceFormatError: it is missing, or a group.
+    """
+    found = group.get(key)
+    if found is None:
+        raise SourceFormatError(explain(f"{origin}{group.name.rstrip('/')}/{key}", got="nothing", fix=_DAMAGED))
+    if not hasattr(found, "shape"):
+        raise SourceFormatError(
+            explain(
+                f"{origin}{group.name.rstrip('/')}/{key}",
+                got="a nested value",
+                allowed="one array",
+                fix="flatten the source first: nested observations and actions are not supported yet",
+            )
+        )
+    return found

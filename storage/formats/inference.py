@@ -1,0 +1,108 @@
+"""Spaces that a source does not declare, from a first pass over its values. Memory: one row of bounds."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from gymnasium import spaces
+
+from dask_rl.storage.errors import SourceFormatError, explain
+from dask_rl.storage.spaces import infer_box
+
+from .base import Array, RawEpisode, Space
+
+RULE = (
+    "spaces inferred from the data: float observations become unbounded float32, float actions a float32 Box of "
+    "[-1, 1] if all lie in it and of their smallest and largest values otherwise, integer actions "
+    "Discrete(largest + 1)"
+)
+
+
+class ColumnBounds:
+    """Shape, type and running bounds of one column.
+
+    Rows whose shape differs from the first are passed over: the checks of each episode report them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.shape: tuple[int, ...] | None = None
+        self.dtype = np.dtype(np.bool_)
+        self.low: Array = np.empty(0)
+        self.high: Array = np.empty(0)
+
+    def add(self, values: Array) -> None:
+        """Take the rows of one episode into account."""
+        if values.dtype.kind not in "biuf":
+            got = f"values of type {values.dtype}"
+            raise SourceFormatError(explain(self.name, got=got, allowed="numbers", fix="convert the source first"))
+        if self.shape is None:
+            self.shape = values.shape[1:]
+            self.low, self.high = np.full(self.shape, np.inf), np.full(self.shape, -np.inf)
+        if values.shape[1:] == self.shape:
+            self.dtype = np.promote_types(self.dtype, values.dtype)
+            wide = values.astype(np.float64)
+            finite = np.isfinite(wide)
+            self.low = np.minimum(self.low, wide.min(axis=0, where=finite, initial=np.inf))
+            self.high = np.maximum(self.high, wide.max(axis=0, where=finite, initial=-np.inf))
+
+
+def scan(episodes: Iterable[RawEpisode], progress: Callable[[int], None]) -> tuple[ColumnBounds, ColumnBounds, int]:
+    """Return the columns of observations and actions, and the number of steps; `progress` gets the latter."""
+    observations, actions, num_steps = ColumnBounds("observations"), ColumnBounds("actions"), 0
+    for episode in episodes:
+        observations.add(episode.observations)
+        actions.add(episode.actions)
+        num_steps += len(episode.rewards)
+        progress(num_steps)
+    return observations, actions, num_steps
+
+
+def observation_space(column: ColumnBounds) -> Space:
+    """Return the space of the observations: bounds are only those of the type, data may exceed what was seen."""
+    shape, kind = _shape(column), column.dtype.kind
+    if kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, np.float32)
+    if kind == "b":
+        return spaces.Box(0, 1, shape, np.uint8)
+    if column.dtype == np.uint8:
+        return spaces.Box(0, 255, shape, np.uint8)
+    if not shape and column.low.min(initial=0) >= 0:
+        return spaces.Discrete(max(2, int(column.high) + 1))
+    return infer_box(column.low, column.high, shape, column.dtype)
+
+
+def action_space(column: ColumnBounds) -> Space:
+    """Return the space of the actions; see RULE."""
+    shape = _shape(column)
+    if column.dtype.kind in "iu":
+        return _discrete(column, shape)
+    if column.dtype.kind == "b":
+        return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)
+    low, high = np.atleast_1d(column.low), np.atleast_1d(column.high)  # a scalar action is a Box of shape (1,)
+    if low.min(initial=np.inf) >= -1 and high.max(initial=-np.inf) <= 1:
+        return spaces.Box(-1, 1, low.shape, np.float32)
+    return infer_box(low, high, low.shape, np.float32)
+
+
+def _discrete(column: ColumnBounds, shape: tuple[int, ...]) -> Space:
+    if column.low.min(initial=0) < 0:
+        raise SourceFormatError(
+            explain(
+                "actions",
+                got=f"integers down to {int(column.low.min())}",
+                allowed="integers from 0 (discrete), or floats (continuous)",
+                fix="name the environment so that its action space is used",
+            )
+        )
+    sizes = np.maximum(column.high.astype(np.int64) + 1, 2)
+    if shape in ((), (1,)):
+        return spaces.Discrete(int(sizes.max()))
+    return spaces.MultiDiscrete(sizes)
+
+
+def _shape(column: ColumnBounds) -> tuple[int, ...]:
+    if column.shape is None or not np.all(np.isfinite([column.low, column.high])):
+        raise SourceFormatError(
+            explain(column.name, got="no finite values", allowed="at least one episode", fix="check the source")
+        )
+    return column.shape

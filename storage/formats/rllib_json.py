@@ -1,0 +1,166 @@
+"""SampleBatch JSON lines: one batch of steps a line, plain or packed columns."""
+
+import gzip
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from dask_rl.storage.errors import SourceFormatError, explain
+
+from .base import Array
+from .unpack import is_packed, unpack_array
+
+JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".json.zip")
+_NEEDED = ("obs", "actions", "rewards")
+_DAMAGED = "fetch it again: it is damaged or incomplete"
+_LOOK_BYTES = 2**26
+
+
+def looks_like_sample_batches(path: Path) -> bool:
+    """Whether the first line of the file is a SampleBatch.
+
+    Raises:
+        SourceFormatError: the file is a damaged archive.
+    """
+    with _open(path) as file:
+        line = file.readline(_LOOK_BYTES)
+    try:
+        batch = _batch(json.loads(line), str(path))
+    except ValueError:  # not JSON, or not RLlib's
+        return False
+    return all(name in batch for name in _NEEDED)
+
+
+@dataclass(frozen=True)
+class _Line:
+    path: Path
+    number: int  # from 1
+    offset: int  # bytes, after decompression
+
+
+class JsonTable:
+    """A `Table` (see rllib_rows) whose parts are the lines of the files.
+
+    Raises:
+        SourceFormatError: a line is no SampleBatch.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._parts: list[_Line] = []
+        columns: frozenset[str] | None = None
+        for path in files:
+            for part, batch in _scan(path):
+                names = frozenset(name for name, value in batch.items() if isinstance(value, list | str))
+                columns = names if columns is None else columns & names
+                self._parts.append(part)
+        if not self._parts:
+            raise SourceFormatError(explain(str(files[0]), got="no lines", allowed="SampleBatches", fix=_DAMAGED))
+        self.names = columns or frozenset()
+
+    @property
+    def num_parts(self) -> int:
+        """Lines in all files."""
+        return len(self._parts)
+
+    def origin(self, part: int) -> str:
+        """Return the file and line of a part."""
+        line = self._parts[part]
+        return f"{line.path}, line {line.number}"
+
+    def read(self, part: int, columns: Sequence[str]) -> dict[str, Array]:
+        """Return some columns of a part, each (rows, …).
+
+        Raises:
+            SourceFormatError: the line is damaged, or a column holds no numbers.
+        """
+        line = self._parts[part]
+        with _open(line.path) as file:
+            file.seek(line.offset)
+            batch = _parse(file.readline(), self.origin(part))
+        return {name: _column(batch[name], f"{self.origin(part)}, column '{name}'") for name in columns}
+
+
+def _scan(path: Path) -> Iterator[tuple[_Line, Mapping[str, Any]]]:
+    with _open(path) as file:
+        number, offset = 0, 0
+        while text := file.readline():
+            number += 1
+            if text.strip():
+                yield _Line(path, number, offset), _parse(text, f"{path}, line {number}")
+            offset += len(text)
+
+
+def _parse(text: bytes, origin: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SourceFormatError(
+            explain(origin, got=f"unreadable JSON ({error})", allowed="one SampleBatch a line", fix=_DAMAGED)
+        ) from error
+    return _batch(value, origin)
+
+
+def _batch(value: Any, origin: str) -> Mapping[str, Any]:
+    """Return the columns of one line, out of the wrappings that RLlib and pandas put around them."""
+    if isinstance(value, dict) and value.keys() == {"value"}:
+        value = value["value"]
+        value = json.loads(value) if isinstance(value, str) else value
+    if isinstance(value, dict) and value.get("type") == "MultiAgentBatch":
+        policies = value.get("policy_batches")
+        if not isinstance(policies, dict) or len(policies) != 1:
+            got = f"policies {sorted(policies)}" if isinstance(policies, dict) else "no policies"
+            fix = "write one file for each policy"
+            raise SourceFormatError(explain(origin, got=got, allowed="one policy", fix=fix))
+        value = next(iter(policies.values()))
+    if not isinstance(value, dict):
+        got = type(value).__name__
+        raise SourceFormatError(explain(origin, got=got, allowed="one SampleBatch a line", fix=_DAMAGED))
+    return value
+
+
+def _column(value: Any, origin: str) -> Array:
+    if is_packed(value):
+        return unpack_array(value, origin)
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):
+        array = np.asarray([None])  # ragged
+    if array.dtype.kind not in "biuf":
+        raise SourceFormatError(
+            explain(origin, got="values that form no array of numbers", allowed="numbers", fix="flatten the source")
+        )
+    return array
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """Open a plain or compressed file; what goes wrong with its bytes becomes a SourceFormatError."""
+    name = path.name.lower()
+    try:
+        if name.endswith(".gz"):
+            with gzip.open(path, "rb") as file:
+                yield cast(BinaryIO, file)
+        elif name.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive, archive.open(_only_member(archive, path)) as file:
+                yield cast(BinaryIO, file)
+        else:
+            with path.open("rb") as file:
+                yield file
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise SourceFormatError(
+            explain(str(path), got=f"unreadable ({error})", allowed="a complete file", fix=_DAMAGED)
+        ) from error
+
+
+def _only_member(archive: zipfile.ZipFile, path: Path) -> str:
+    names = [name for name in archive.namelist() if not name.endswith("/")]
+    if len(names) != 1:
+        raise SourceFormatError(explain(str(path), got=f"{len(names)} files", allowed="one", fix="unpack it first"))
+    return names[0]
