@@ -19,7 +19,13 @@ from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
 
 _HOST = "127.0.0.1"
 _PRELOAD = "dask_rl.pipeline.worker_preload"
-_SPAWN_ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_")
+_SPAWN_ENVIRONMENT = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MALLOC_TRIM_THRESHOLD_",
+    "PYTHONHASHSEED",
+)
 _LEARNER_WORKERS = {
     "distributed.worker.multiprocessing-method": "spawn",
     # A paused worker runs actor methods but no tasks; spilled blocks come back slowly.
@@ -70,6 +76,7 @@ class KeepLearners(SchedulerPlugin):
     """Keeps workers that hold actors out of every downscaling: adapt() and scale() may not kill a learner."""
 
     name = "keep-learners"
+    idempotent = True
 
     def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
         """Return the workers without actors."""
@@ -249,7 +256,7 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Undo what nannies write into this process: one maths thread, which is for workers only.
+    """Undo what nannies write into this process for their workers to inherit, such as one maths thread.
 
     Learners set their number of threads themselves, at run time.
     """
