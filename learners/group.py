@@ -159,9 +159,10 @@ class LearnerGroup(Checkpointable):
                 )
             )
         sources = [
-            source if isinstance(source, BatchSource) else IterableSource(source, f"iterable-{rank}")
-            for rank, source in enumerate(iterators)
+            source if isinstance(source, BatchSource) else IterableSource(source, f"iterable-{id(source)}")
+            for source in iterators
         ]
+        self._iterables = list(iterators)  # keeps their ids unique as long as learners know them
         number = self._next_number()
         return self._run(
             [

@@ -63,6 +63,13 @@ class IterableSource:
         self._batches = batches
         self.key = key
 
+    def __eq__(self, other: object) -> bool:
+        """Tell whether the key, which stands for the caller's object, is the same: a copy may have travelled."""
+        return isinstance(other, IterableSource) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
     def open(self, device: torch.device, timeout_seconds: float) -> "IterableIterator":
         """Open it; an iterable is never waited for."""
         return IterableIterator(self._batches, self.key)

@@ -38,12 +38,15 @@ class Learner(LearnerStages):
         return self._result(metrics, request)
 
     def _open_iterator(self, source: BatchSource) -> BatchIterator:
+        if self._sources.get(source.key, source) != source:
+            self.iterators.pop(source.key).close()
         if source.key not in self.iterators:
             iterator = source.open(self.device, self.config.learners.data_timeout_seconds)
             saved = self._saved_iterators.pop(source.key, None)
             if saved is not None:
                 iterator.load_state_dict(dict(saved))
             self.iterators[source.key] = iterator
+            self._sources[source.key] = source
         return self.iterators[source.key]
 
     def _run_iterator(self, iterator: BatchIterator, num_iters: int, metrics: CallMetrics) -> None:

@@ -14,7 +14,7 @@ from .collective import Collective, SingleProcess
 from .config import LearnerGroupConfig
 from .flat import FlatParameters, FlatTargets, SegmentKey
 from .gradients import PhaseGradients
-from .iterator import BatchIterator
+from .iterator import BatchIterator, BatchSource
 from .module import MultiRLModule, MultiRLModuleSpec
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer
@@ -47,6 +47,7 @@ class LearnerState(Checkpointable):
         self.step = 0
         self.weights_seq_no = 0
         self.num_skipped_steps = 0
+        self._sources: dict[str, BatchSource] = {}
         self._saved_iterators: dict[str, Mapping[str, Any]] = {}
         self._registrations: dict[SegmentKey, Registration] = {}
         self._gradients: dict[tuple[ModuleID, str], PhaseGradients] = {}
@@ -137,4 +138,5 @@ class LearnerState(Checkpointable):
         for iterator in self.iterators.values():
             iterator.close()
         self.iterators.clear()
+        self._sources.clear()
         self.collective.close()

@@ -1,0 +1,49 @@
+"""SIGTERM and SIGINT as a request to stop at the next step; a second signal ends the process."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopRequest:
+    """While the `with` block runs, the first signal sets `requested`; the next one does what it did before.
+
+    In other threads than the main one no signal is caught; `request` works everywhere.
+    """
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        """Whether the run is to stop."""
+        return self._requested.is_set()
+
+    def request(self) -> None:
+        """Ask the run to stop after the step under way."""
+        self._requested.set()
+
+    def __enter__(self) -> "StopRequest":
+        """Catch the signals."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the signals back."""
+        self._give_back()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.request()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}

@@ -1,0 +1,257 @@
+"""Training: a job in, a run directory with its policy out. The same job again goes on where it was."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from dask_rl.learners.config import LearnerGroupConfig
+from dask_rl.learners.group import LearnerGroup
+from dask_rl.learners.metrics import merge_results
+from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.errors import CheckpointError, ConfigError, explain
+
+from .cluster import open_cluster
+from .evaluate import evaluate
+from .job import TrainJob, job_differences, load_job
+from .progress import Progress, no_progress
+from .run_directory import RunDirectory, write_atomic
+from .stop_request import StopRequest
+from .trained_policy import build_policy, hash_weights
+from .training_data import TrainingData, open_training_data
+
+MAX_STEPS_PER_CALL = 200
+"""Bounds how long a stop signal and the progress bar wait."""
+
+MakeProgress = Callable[[str, int | None, str], Progress]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to."""
+
+    num_steps: int
+    """Gradient steps done, over all starts of the run."""
+    run: Path
+    """The run's directory."""
+    final_metrics: dict[str, Any]
+    """The last row of the learning curve."""
+    evaluation: dict[str, Any] | None
+    """Return mean, standard error and number of episodes of the last evaluation."""
+    weights_hash: str
+    """sha256 over the weights in name order: the same for bit-identical runs."""
+    interrupted: bool = False
+    """Whether a signal stopped it; the same job resumes."""
+
+
+def train(
+    job: TrainJob,
+    *,
+    client: Client | None = None,
+    progress: MakeProgress = no_progress,
+    stop: StopRequest | None = None,
+) -> TrainResult:
+    """Run a job to its end, from where an earlier start of it stopped; do nothing if it is complete.
+
+    Args:
+        job: what to train.
+        client: the Dask client to use in place of the job's own cluster.
+        progress: makes the progress display.
+        stop: a request of the caller's own; SIGTERM and SIGINT set it too.
+
+    Raises:
+        ConfigError: the job does not fit its dataset, or differs from the one that the run began with.
+        RunStateError: another process works on the run.
+        DatasetError, LearnerError, WaitTimeoutError: see their docstrings; the same job resumes.
+    """
+    run = RunDirectory(job.run)
+    done = _finished(run, job)
+    if done is not None:
+        return done
+    with run.locked(), stop or StopRequest() as request:
+        resolved = _resolve(run, job)
+        data = open_training_data(resolved)
+        with _connect(resolved, client) as connected:
+            group = LearnerGroup(
+                LearnerGroupConfig(
+                    algorithm=resolved.algorithm,
+                    learners=resolved.learners,
+                    seed=resolved.seed,
+                    num_steps=resolved.num_steps,
+                ),
+                module_spec=data.module_spec,
+                client=connected,
+            )
+            with group, progress("train", resolved.num_steps, "steps") as display:
+                return _Training(run, resolved, data, group, connected).to_end(request, display)
+
+
+@contextlib.contextmanager
+def _connect(job: TrainJob, client: Client | None) -> Iterator[Client | None]:
+    if client is not None:
+        yield client
+        return
+    with open_cluster(job.cluster, num_workers=max(1, job.learners.num_learners)) as own:
+        yield own
+
+
+def _finished(run: RunDirectory, job: TrainJob) -> TrainResult | None:
+    """Return the result of a complete run of this very job."""
+    file = run.path / "result.json"
+    if not file.exists():
+        return None
+    _refuse_changes(run, job)
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    return TrainResult(**{**saved, "run": run.path})
+
+
+def _resolve(run: RunDirectory, job: TrainJob) -> TrainJob:
+    """Return the job without any auto, as it was resolved at the first start."""
+    resolved_file = run.path / "resolved.yaml"
+    if run.job_file.exists() and resolved_file.exists():
+        _refuse_changes(run, job)
+        return load_job(resolved_file)
+    resolved = job.model_copy(update={"learners": job.learners.resolved(job.num_steps)})
+    write_atomic(resolved_file, resolved.to_yaml())
+    write_atomic(run.job_file, job.to_yaml())
+    return resolved
+
+
+def _refuse_changes(run: RunDirectory, job: TrainJob) -> None:
+    differences = job_differences(load_job(run.job_file), job)
+    if differences:
+        raise ConfigError(
+            explain(
+                f"job of {run.path}",
+                got=f"changes since the run began: {'; '.join(differences)}",
+                allowed="the job that it began with",
+                fix="undo them, or choose another directory for run",
+            )
+        )
+
+
+class _Training:
+    """A run under way."""
+
+    def __init__(
+        self, run: RunDirectory, job: TrainJob, data: TrainingData, group: LearnerGroup, client: Client | None
+    ) -> None:
+        self._run = run
+        self._job = job
+        self._data = data
+        self._group = group
+        self._client = client
+        keep = job.checkpoint
+        self._store = CheckpointStore(run.checkpoints, keep_last=keep.keep_last, keep_best=keep.keep_best)
+        self._step = 0
+        self._saved_step = -1
+        self._every = min(max(1, job.num_steps // 100), MAX_STEPS_PER_CALL)
+
+    def to_end(self, request: StopRequest, display: Progress) -> TrainResult:
+        """Restore, train, evaluate, save."""
+        self._restore()
+        while self._step < self._job.num_steps and not request.requested:
+            metrics = self._advance()
+            loss = metrics.get("total_loss")
+            display.update(self._step, **({} if loss is None else {"loss": loss}))
+            score = self._evaluate_if_due()
+            if score is not None or _due(self._step, self._job.checkpoint.every_steps):
+                self._save(score)
+        if self._saved_step != self._step:
+            self._save(None)
+        return self._result(interrupted=self._step < self._job.num_steps)
+
+    def _restore(self) -> None:
+        if self._store.latest() is None:
+            self._run.cut_after(-1)
+            self._run.append("dataset", 0, self._data.facts)
+            return
+        state, metadata = self._store.load()
+        if metadata["content_hash"] != self._data.content_hash:
+            raise CheckpointError(
+                explain(
+                    f"dataset {self._job.dataset}",
+                    got=f"content hash {self._data.content_hash[:12]}",
+                    allowed=f"{metadata['content_hash'][:12]}, with which the run began",
+                    fix="restore that dataset, or start a new run",
+                )
+            )
+        self._group.set_state(state)
+        self._step = self._saved_step = int(metadata["step"])
+        self._run.cut_after(self._step)
+        self._run.append("event", self._step, {"name": "resumed"})
+
+    def _advance(self) -> dict[str, Any]:
+        """Take steps up to the next point of the curve, evaluation or checkpoint."""
+        evaluation = self._job.evaluation
+        periods = (self._every, self._job.checkpoint.every_steps, evaluation.every_steps if evaluation else None)
+        ends = [(self._step // period + 1) * period for period in periods if period]
+        num_iters = min(*ends, self._job.num_steps) - self._step
+        results = self._group.update_from_iterators(self._data.sources, num_iters=num_iters)
+        self._step += num_iters
+        metrics = _curve_row(merge_results(results))
+        epoch = self._step * self._job.batch_size / self._data.num_transitions
+        self._run.append("train", self._step, metrics | {"epoch": epoch})
+        return metrics
+
+    def _evaluate_if_due(self) -> float | None:
+        config = self._job.evaluation
+        if config is None or not (self._step == self._job.num_steps or _due(self._step, config.every_steps)):
+            return None
+        weights = self._group.get_weights(inference_only=True)
+        policy = build_policy(self._data.module_spec, self._job.algorithm, weights, self._data.normalize)
+        result = evaluate(policy, config, ref_scores=self._data.ref_scores, client=self._client)
+        self._run.append("evaluation", self._step, result.summary())
+        return result.return_mean
+
+    def _save(self, score: float | None) -> None:
+        metadata = self._group.get_metadata() | {
+            "content_hash": self._data.content_hash,
+            "normalize": None if self._data.normalize is None else self._data.normalize.to_json(),
+        }
+        self._store.save(self._step, self._group.get_state(), metadata, score=score)
+        self._saved_step = self._step
+
+    def _result(self, *, interrupted: bool) -> TrainResult:
+        rows = self._run.rows()
+        evaluations = [row for row in rows if row["kind"] == "evaluation"]
+        curve = [row for row in rows if row["kind"] == "train"]
+        result = TrainResult(
+            num_steps=self._step,
+            run=self._run.path,
+            final_metrics=_without_row_keys(curve[-1]) if curve else {},
+            evaluation=_without_row_keys(evaluations[-1]) if evaluations else None,
+            weights_hash=hash_weights(self._group.get_weights()),
+            interrupted=interrupted,
+        )
+        if not interrupted:
+            write_atomic(self._run.path / "result.json", json.dumps({**asdict(result), "run": str(self._run.path)}))
+        return result
+
+
+def _due(step: int, period: int | None) -> bool:
+    return period is not None and step % period == 0
+
+
+def _curve_row(merged: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Flatten a result; the metrics of a single module go without its id."""
+    learner = merged.pop("all_modules")
+    row: dict[str, Any] = {}
+    for module_id, metrics in merged.items():
+        prefix = "" if len(merged) == 1 else f"{module_id}/"
+        row |= {f"{prefix}{name}": value for name, value in metrics.items()}
+    return row | {
+        "steps_per_second": learner["steps_per_second"],
+        "compute_seconds": learner["seconds_computing"],
+        "collective_seconds": learner["seconds_exchanging"],
+        "data_wait_seconds": learner["seconds_waiting"],
+        "num_skipped_steps": learner["num_skipped_steps_lifetime"],
+    }
+
+
+def _without_row_keys(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in ("version", "run", "time", "kind")}
