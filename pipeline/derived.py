@@ -58,6 +58,6 @@ def _scan(feed: Feed, dataset: OfflineDataset, shard: int) -> tuple[int, npt.NDA
     starts = np.concatenate(([first], ends[:-1]))
     rewards = dataset.read("rewards", first, int(ends[-1])).astype(feed.config.dtype)
     for transform in feed.config.transforms.get("rewards", ()):
-        rewards = transform.apply(rewards)
+        transform.apply(rewards, out=rewards)
     values = returns_to_go(rewards, starts - first, ends - first, feed.config.discount)
     return first, values.astype(feed.config.dtype)

@@ -1,17 +1,16 @@
 """What a run reads and in which batches: the settings that decide every batch, and what follows from them."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, DatasetError, explain
+from dask_rl.storage.transforms import Transform
 
 from .order import ShardOrder
 from .partition import EpisodeTable, IntArray, Transitions, check_split, select_top_episodes, split
@@ -21,18 +20,6 @@ BLOCK_BYTES = 64 * 2**20
 BLOCKS_PER_WINDOW = 4
 INDEX_BYTES = 16
 """Bytes of order kept for each row in memory: int64, of the current window and of the next."""
-
-
-class Transform(Protocol):
-    """An elementwise transform of storage/transforms.py."""
-
-    def apply(self, array: npt.NDArray[Any], out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Transform `array`, into `out` where given."""
-        ...
-
-    def to_json(self) -> Any:
-        """Return the settings as JSON values."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -99,12 +86,6 @@ class FeedConfig:
         plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "transforms"}
         chains = {name: [step.to_json() for step in chain] for name, chain in sorted(self.transforms.items())}
         return {**plain, "fields": list(self.fields), "transforms": chains}
-
-    @property
-    def digest(self) -> str:
-        """A short hash of all settings."""
-        text = json.dumps(self.to_json(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -203,10 +184,11 @@ def _choose_rows(config: FeedConfig, transitions: Transitions, row_bytes: int) -
     window_bytes = BLOCKS_PER_WINDOW * BLOCK_BYTES
     if config.memory_budget_bytes is not None:
         # Sized for one learner that owns every shard, so that more learners see the same order. The slack is
-        # for the rows of next observations, one for each piece of an episode in a block.
-        num_positions = transitions.num_positions
-        rows_kept = 0.9 * num_positions / (num_positions + len(transitions.row_starts))
-        share = config.memory_budget_bytes / (config.num_shards + 1)
+        # for the rows of next observations, one for each piece of an episode: some blocks hold more than others.
+        num_positions, num_pieces = transitions.num_positions, len(transitions.row_starts)
+        held = num_positions * np.dtype(config.dtype).itemsize if "returns_to_go" in config.fields else 0
+        rows_kept = 0.8 * num_positions / (num_positions + num_pieces)
+        share = max(0, config.memory_budget_bytes - held) / (config.num_shards + 1)
         window_bytes = min(window_bytes, int(share * rows_kept))
     rows_per_shard = -(-transitions.num_positions // config.num_shards)
     block_rows = config.block_rows
@@ -223,12 +205,6 @@ def _episode_table(dataset: OfflineDataset, *, needs_next: bool) -> EpisodeTable
     """Read what the partition needs; the ends of episodes only where a final observation is missing."""
     ends = np.asarray(dataset.episode_ends, dtype=np.int64)
     has_final = np.asarray(dataset.has_final_observation, dtype=np.bool_)
-    terminated = np.zeros(len(ends), np.bool_)
-    if needs_next and not has_final.all():
-        step = 2**20
-        for start in range(0, dataset.num_rows, step):
-            inside = ~has_final & (ends - 2 >= start) & (ends - 2 < start + step)
-            if inside.any():
-                flags = dataset.read("terminations", start, min(start + step, dataset.num_rows))
-                terminated[inside] = flags[ends[inside] - 2 - start]
+    unseen = needs_next and not has_final.all()
+    terminated = dataset.episode_terminations if unseen else np.ones(len(ends), np.bool_)
     return EpisodeTable(np.asarray(dataset.episode_starts, np.int64), ends, has_final, terminated)

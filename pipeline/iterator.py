@@ -10,7 +10,6 @@ from dask_rl.storage.errors import ConfigError, explain
 
 from .feed import Feed
 from .gather import Gatherer
-from .order import Window
 from .partition import IntArray
 from .windows import Waiter, Windows
 
@@ -39,7 +38,7 @@ class DatasetIterator:
         self._waited_at_open = waiter.seconds
         self._index: list[IntArray] = []
         self._begun = False  # whether _index and the windows stand right behind the gathered batches
-        self._served = self._gathered = 0
+        self._served = self._gathered = self._first_row = 0
 
     @property
     def resident(self) -> bool:
@@ -130,15 +129,16 @@ class DatasetIterator:
         self._begun = True
 
     def _begin(self) -> None:
-        row = self.step * self.rows_per_shard
-        self._windows.start(row)
-        self._index = [_from(self._windows.advance(slot), row) for slot in range(len(self.shards))]
+        self._first_row = self.step * self.rows_per_shard
+        self._windows.start(self._first_row)
+        self._index = [np.empty(0, np.int64) for _ in self.shards]
 
     def _next_rows(self, slot: int, count: int) -> IntArray:
         parts: list[IntArray] = []
         while count > 0:
             if len(self._index[slot]) == 0:
-                _, self._index[slot] = self._windows.advance(slot)
+                window, index = self._windows.advance(slot)
+                self._index[slot] = index[max(0, self._first_row - window.start) :]  # the first one may be begun
             part, self._index[slot] = self._index[slot][:count], self._index[slot][count:]
             parts.append(part)
             count -= len(part)
@@ -153,11 +153,6 @@ class DatasetIterator:
                 self._gatherer.gather_piece(slot, filled, piece)
                 filled += len(piece)
         self._gatherer.finish_pieces()
-
-
-def _from(window_and_index: tuple[Window, IntArray], row: int) -> IntArray:
-    window, index = window_and_index
-    return index[row - window.start :]
 
 
 def _short(value: Any) -> str:

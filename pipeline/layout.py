@@ -11,8 +11,9 @@ from gymnasium import spaces
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.schema import ArraySpec
+from dask_rl.storage.transforms import Transform
 
-from .feed import INDEX_BYTES, FeedConfig, Transform
+from .feed import INDEX_BYTES, FeedConfig
 
 NEXT_PREFIX = "next_"
 NEXT_VALID = "next_valid"

@@ -36,11 +36,13 @@ class DatasetSource:
     feed: FeedConfig
     shards: tuple[int, ...]
     """The data shards of this learner, ascending."""
+    name: str = "train"
+    """What the batches are for."""
 
     @property
     def key(self) -> str:
-        """The same for the same batches."""
-        return f"{self.feed.digest}-{'-'.join(map(str, self.shards))}"
+        """Name under which a learner keeps it: the same on all learners, whatever their shards."""
+        return self.name
 
     def open(self, device: torch.device, timeout_seconds: float) -> DatasetIterator:
         """Open the dataset; in resident mode also load it."""
