@@ -12,31 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocking import block_ranges, check_block_rows, choose_block_rows
-from .contents import Contents, load_contents, load_meta
+from .contents import Contents, load_contents
 from .episode import Episode
 from .errors import ConfigError, explain
+from .facts import DatasetFacts
 from .location import Location, locate
 from .reader import RowReader, ShardReader, ZarrReader
 from .schema import (
     ACTIONS,
-    EPISODE_ENDS,
-    EPISODE_HAS_FINAL_OBSERVATION,
-    EPISODE_ID,
-    EPISODE_SEED,
     INFOS_PREFIX,
     OBSERVATIONS,
     REWARDS,
     TERMINATIONS,
     TRUNCATIONS,
-    ArraySpec,
 )
-from .spaces import Space, describe_space, space_from_json
+from .spaces import describe_space
 from .verify import VerifyReport, verify
 
 Array = npt.NDArray[Any]
 
 
-class OfflineDataset:
+class OfflineDataset(DatasetFacts):
     """A committed dataset. Made by `OfflineDataset.open`, written by `DatasetWriter`.
 
     Rows follow the "T+1" convention: an episode of T steps occupies T+1 rows, the last of which holds its final
@@ -45,8 +41,7 @@ class OfflineDataset:
 
     def __init__(self, location: Location, contents: Contents) -> None:
         """Use `OfflineDataset.open`."""
-        self.location = location
-        self.contents = contents
+        super().__init__(location, contents)
         self._readers: dict[str, RowReader] = {}
 
     @classmethod
@@ -65,97 +60,6 @@ class OfflineDataset:
         dataset = cls(location, load_contents(location))
         _ = dataset.episode_ends  # checked as they are read
         return dataset
-
-    @property
-    def path(self) -> str:
-        """The absolute path, or the URL."""
-        return self.location.url
-
-    @property
-    def num_steps(self) -> int:
-        """Transitions of all episodes."""
-        return self.contents.attributes.num_steps
-
-    @property
-    def num_episodes(self) -> int:
-        """Number of episodes."""
-        return self.contents.attributes.num_episodes
-
-    @property
-    def num_rows(self) -> int:
-        """Length of the time axis: steps and final observations."""
-        return self.contents.attributes.num_rows
-
-    @property
-    def shard_rows(self) -> int:
-        """Rows of a shard, the same for all arrays."""
-        return self.contents.commit.shard_rows
-
-    @cached_property
-    def observation_space(self) -> Space:
-        """The space of one observation."""
-        return space_from_json(self.contents.attributes.observation_space)
-
-    @cached_property
-    def action_space(self) -> Space:
-        """The space of one action."""
-        return space_from_json(self.contents.attributes.action_space)
-
-    @property
-    def environment(self) -> str | None:
-        """Gymnasium id of the environment, if it is known."""
-        return self.contents.attributes.environment
-
-    @property
-    def ref_scores(self) -> tuple[float, float] | None:
-        """Returns of a random policy and of an expert, if they are known."""
-        minimum, maximum = self.contents.attributes.ref_min_score, self.contents.attributes.ref_max_score
-        return None if minimum is None or maximum is None else (minimum, maximum)
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """Where the data came from."""
-        return dict(self.contents.attributes.provenance)
-
-    @property
-    def content_hash(self) -> str:
-        """The identity of the data, the same for the same data, settings of the writer and spaces."""
-        return self.contents.content_hash
-
-    @property
-    def arrays(self) -> dict[str, ArraySpec]:
-        """The arrays on the time axis, by field."""
-        return dict(self.contents.arrays)
-
-    @cached_property
-    def episode_ends(self) -> npt.NDArray[np.int64]:
-        """Exclusive row ends, final rows counted, (num_episodes,)."""
-        return load_meta(self.location, self.contents.commit, EPISODE_ENDS)
-
-    @cached_property
-    def episode_starts(self) -> npt.NDArray[np.int64]:
-        """First rows, (num_episodes,)."""
-        return np.concatenate([[0], self.episode_ends[:-1]])
-
-    @property
-    def episode_lengths(self) -> npt.NDArray[np.int64]:
-        """Steps T of each episode, (num_episodes,)."""
-        return self.episode_ends - self.episode_starts - 1
-
-    @cached_property
-    def episode_ids(self) -> npt.NDArray[np.int64]:
-        """The source's ids, (num_episodes,)."""
-        return load_meta(self.location, self.contents.commit, EPISODE_ID)
-
-    @cached_property
-    def episode_seeds(self) -> npt.NDArray[np.int64]:
-        """The environment's seeds, -1 where unknown, (num_episodes,)."""
-        return load_meta(self.location, self.contents.commit, EPISODE_SEED)
-
-    @cached_property
-    def has_final_observation(self) -> npt.NDArray[np.bool_]:
-        """Whether the last row of each episode is real, (num_episodes,)."""
-        return load_meta(self.location, self.contents.commit, EPISODE_HAS_FINAL_OBSERVATION)
 
     @cached_property
     def episode_terminations(self) -> npt.NDArray[np.bool_]:

@@ -35,6 +35,8 @@ class RawShard:
     """Flat bytes of each inner chunk, the last one padded with the fill value."""
     crcs: Sequence[int]
     """CRC-32C of each, uncompressed."""
+    padding_bytes: int
+    """At the end of the last chunk."""
 
     @property
     def digest(self) -> int:
@@ -55,13 +57,15 @@ def cut_shard(layout: ArrayLayout, buffer: npt.NDArray[Any], num_rows: int) -> R
     flat = buffer.reshape(-1).view(np.uint8)
     size = layout.chunk_bytes
     chunks = [flat[i * size : (i + 1) * size] for i in range(num_chunks)]
-    return RawShard(chunks, [crc32c(chunk) for chunk in chunks])
+    padding = num_chunks * size - num_rows * layout.row_bytes
+    return RawShard(chunks, [crc32c(chunk) for chunk in chunks], padding)
 
 
 def compresses(raw: RawShard) -> bool:
-    """Whether zstd is worth it: the first, the middle and the last chunk reach 1.3× together."""
+    """Whether zstd is worth it: the first, the middle and the last chunk reach 1.3× together, padding left out."""
     last = len(raw.chunks) - 1
-    sample = [raw.chunks[i] for i in sorted({0, last // 2, last})]
+    chunks = [*raw.chunks[:last], raw.chunks[last][: raw.chunks[last].nbytes - raw.padding_bytes]]
+    sample = [chunks[i] for i in sorted({0, last // 2, last})]
     stored = sum(len(zstd.compress(chunk, ZSTD_LEVEL)) for chunk in sample)
     return sum(chunk.nbytes for chunk in sample) >= MIN_COMPRESSION_RATIO * stored
 

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,12 +10,14 @@ import numpy.typing as npt
 import zarr
 from numcodecs import zstd
 
-from .errors import ConfigError, CorruptDataError, explain
-from .layout import ABSENT, CRC_BYTES, ArrayLayout, crc32c, decode_index
-from .location import REMEDY, Location
+from .errors import ConfigError, explain
+from .layout import CRC_BYTES, ArrayLayout, crc32c
+from .location import Location
+from .shard_file import ShardFile, corrupt
 
 Array = npt.NDArray[Any]
 _MAX_OPEN_SHARDS = 64
+_RUN_BYTES = 1 << 20  # a call: what was just read is still in the cache when its checksum is taken
 
 
 class RowReader(Protocol):
@@ -31,25 +32,11 @@ class RowReader(Protocol):
         ...
 
 
-@dataclass
-class _Shard:
-    """An open shard file."""
-
-    name: str
-    number: int
-    descriptor: int
-    index: npt.NDArray[np.uint64]  # (chunks_per_shard, 2): offset, length
-    verified: npt.NDArray[np.bool_]  # (chunks_per_shard,): the checksum held once
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
-
-
 class ShardReader:
     """The direct reader of a local array whose layout it knows; safe to use from several threads.
 
-    Every inner chunk's checksum is verified when it is first read, and again whenever it is read whole. Later reads
-    of a part of a verified, uncompressed chunk read that part only.
+    Every inner chunk's checksum is verified when it is first read, and again whenever it is read whole. Later
+    reads of a part of a verified, uncompressed chunk read that part only.
 
     Args:
         location: the dataset.
@@ -60,7 +47,10 @@ class ShardReader:
         """Nothing is opened before the first read."""
         self.layout = layout
         self._location = location
-        self._shards: OrderedDict[int, _Shard] = OrderedDict()
+        self._row_bytes = layout.row_bytes
+        self._chunk_bytes = layout.chunk_bytes
+        self._max_run = max(_RUN_BYTES // max(layout.chunk_bytes, 1), 1)
+        self._shards: OrderedDict[int, ShardFile] = OrderedDict()
         self._lock = threading.Lock()
         self._local = threading.local()
 
@@ -81,15 +71,20 @@ class ShardReader:
         row = start
         while row < stop:
             shard = self._shard(row // layout.shard_rows)
-            first = shard.number * layout.shard_rows
-            chunk, skip = divmod(row - first, layout.chunk_rows)
+            chunk, skip = divmod(row - shard.number * layout.shard_rows, layout.chunk_rows)
+            shard.require(chunk)
+            num_whole = 0 if skip else (stop - row) // layout.chunk_rows
             rows = min(layout.chunk_rows - skip, stop - row)
-            at = (row - start) * layout.row_bytes
-            target = flat[at : at + rows * layout.row_bytes]
+            at = (row - start) * self._row_bytes
+            target = flat[at : at + rows * self._row_bytes]
             if layout.compressed:
-                self._read_compressed(shard, chunk, skip * layout.row_bytes, target)
+                self._read_compressed(shard, chunk, skip * self._row_bytes, target)
+            elif num_whole:
+                num_whole = min(num_whole, shard.runs[chunk], self._max_run)
+                self._read_run(shard, range(chunk, chunk + num_whole), flat[at:])
+                rows = num_whole * layout.chunk_rows
             else:
-                self._read_plain(shard, chunk, skip * layout.row_bytes, target)
+                self._read_part(shard, chunk, skip * self._row_bytes, target)
             row += rows
         return out
 
@@ -100,102 +95,77 @@ class ShardReader:
 
     def stored_chunks(self, number: int) -> npt.NDArray[np.bool_]:
         """Return which inner chunks shard `number` stores, (chunks_per_shard,); for verification."""
-        stored: npt.NDArray[np.bool_] = self._shard(number).index[:, 1] != ABSENT
-        return stored
+        return self._shard(number).stored
 
-    def _read_plain(self, shard: _Shard, chunk: int, skip: int, target: npt.NDArray[np.uint8]) -> None:
-        """Scatter one chunk from the file into the caller's rows, a scratch buffer around them, and the checksum."""
-        size = self.layout.chunk_bytes
-        offset, _ = self._extent(shard, chunk)
-        if target.nbytes < size and shard.verified[chunk]:
-            if os.preadv(shard.descriptor, [target.data], offset + skip) != target.nbytes:
-                raise self._corrupt(shard, chunk, "a file that ends too early", f"{size} bytes for this chunk")
+    def _read_run(self, shard: ShardFile, chunks: range, target: npt.NDArray[np.uint8]) -> None:
+        """Read whole chunks that lie one after another: the rows to the caller, the checksums beside them."""
+        size = self._chunk_bytes
+        tails = self._scratch("tails", self._max_run * CRC_BYTES)[: len(chunks) * CRC_BYTES]
+        parts = [target[i * size : (i + 1) * size] for i in range(len(chunks))]
+        buffers = []
+        for i, part in enumerate(parts):
+            buffers += [part.data, tails[i * CRC_BYTES : (i + 1) * CRC_BYTES].data]
+        self._preadv(shard, chunks, buffers, shard.offsets[chunks.start], len(chunks) * (size + CRC_BYTES))
+        for chunk, part, stored in zip(chunks, parts, tails.view("<u4").tolist(), strict=True):
+            shard.check(chunk, crc32c(part), stored)
+
+    def _read_part(self, shard: ShardFile, chunk: int, skip: int, target: npt.NDArray[np.uint8]) -> None:
+        """Read a part of a chunk; all of it, the rest into a scratch buffer, while its checksum is unknown."""
+        offset, chunks = shard.offsets[chunk], range(chunk, chunk + 1)
+        if shard.verified[chunk]:
+            self._preadv(shard, chunks, [target.data], offset + skip, target.nbytes)
             return
-        tail = self._scratch("tail", CRC_BYTES)
-        if target.nbytes == size:
-            parts = [target]
-        else:
-            scratch = self._scratch("plain", size)
-            parts = [scratch[:skip], target, scratch[skip + target.nbytes :]]
-        if os.preadv(shard.descriptor, [part.data for part in (*parts, tail)], offset) != size + CRC_BYTES:
-            raise self._corrupt(shard, chunk, "a file that ends too early", f"{size} bytes for this chunk")
+        tail, around = self._scratch("tails", CRC_BYTES), self._scratch("around", self._chunk_bytes)
+        parts = [around[:skip], target, around[skip + target.nbytes :]]
+        buffers = [part.data for part in (*parts, tail)]
+        self._preadv(shard, chunks, buffers, offset, self._chunk_bytes + CRC_BYTES)
         checksum = 0
         for part in parts:
             checksum = crc32c(part, checksum)
-        self._check(shard, chunk, checksum, int.from_bytes(tail.tobytes(), "little"))
+        shard.check(chunk, checksum, int.from_bytes(tail.tobytes(), "little"))
 
-    def _read_compressed(self, shard: _Shard, chunk: int, skip: int, target: npt.NDArray[np.uint8]) -> None:
-        """Decompress one chunk into the caller's rows, by way of a buffer that keeps the last chunk if need be."""
-        size = self.layout.chunk_bytes
-        whole = target.nbytes == size
-        if not whole and getattr(self._local, "held", None) == (shard.number, chunk):
-            target[:] = self._scratch("decoded", size)[skip : skip + target.nbytes]
-            return
-        offset, length = self._extent(shard, chunk)
-        stored = self._scratch("stored", length)
-        if os.preadv(shard.descriptor, [stored.data], offset) != length:
-            raise self._corrupt(shard, chunk, "a file that ends too early", f"{length} bytes for this chunk")
-        body, tail = stored[:-CRC_BYTES], stored[-CRC_BYTES:]
-        self._check(shard, chunk, crc32c(body), int.from_bytes(tail.tobytes(), "little"))
+    def _read_compressed(self, shard: ShardFile, chunk: int, skip: int, target: npt.NDArray[np.uint8]) -> None:
+        """Decompress a chunk into the caller's rows; for a part of it, into a buffer that keeps the last chunk."""
+        whole = target.nbytes == self._chunk_bytes
+        decoded = target if whole else self._scratch("decoded", self._chunk_bytes)
+        if whole or getattr(self._local, "held", None) != (shard.number, chunk):
+            if not whole:
+                self._local.held = None
+            self._decompress(shard, chunk, decoded)
+            if not whole:
+                self._local.held = (shard.number, chunk)
         if not whole:
-            self._local.held = None
-        decoded = target if whole else self._scratch("decoded", size)
+            target[:] = decoded[skip : skip + target.nbytes]
+
+    def _decompress(self, shard: ShardFile, chunk: int, decoded: npt.NDArray[np.uint8]) -> None:
+        chunks, length = range(chunk, chunk + 1), shard.lengths[chunk]
+        stored = self._scratch("stored", length)
+        self._preadv(shard, chunks, [stored.data], shard.offsets[chunk], length)
+        body, tail = stored[:-CRC_BYTES], stored[-CRC_BYTES:]
+        shard.check(chunk, crc32c(body), int.from_bytes(tail.tobytes(), "little"))
+        wanted = f"{self._chunk_bytes} bytes of rows"
         try:
             done = memoryview(zstd.decompress(body, decoded)).nbytes
         except (RuntimeError, ValueError) as error:
-            raise self._corrupt(shard, chunk, f"zstd: {error}", f"{size} bytes of rows") from error
-        if done != size:
-            raise self._corrupt(shard, chunk, f"{done} bytes of rows", f"{size} bytes of rows")
-        if not whole:
-            target[:] = decoded[skip : skip + target.nbytes]
-            self._local.held = (shard.number, chunk)
+            raise shard.corrupt(chunks, f"zstd: {error}", wanted) from error
+        if done != self._chunk_bytes:
+            raise shard.corrupt(chunks, f"{done} bytes of rows", wanted)
 
-    def _shard(self, number: int) -> _Shard:
+    def _preadv(self, shard: ShardFile, chunks: range, buffers: list[memoryview], offset: int, num_bytes: int) -> None:
+        if os.preadv(shard.descriptor, buffers, offset) != num_bytes:
+            raise shard.corrupt(chunks, "a file that ends too early", f"{num_bytes} bytes at {offset}")
+
+    def _shard(self, number: int) -> ShardFile:
         with self._lock:
             shard = self._shards.get(number)
             if shard is None:
-                shard = self._shards[number] = self._open(number)
+                shard = self._shards[number] = ShardFile(self._location, self.layout, number)
                 if len(self._shards) > _MAX_OPEN_SHARDS:
-                    # Closed when the last reader drops it: another thread may be reading it right now.
+                    # It closes when the last reader lets go: another thread may be reading it right now.
                     self._shards.popitem(last=False)
             else:
                 self._shards.move_to_end(number)
             return shard
-
-    def _open(self, number: int) -> _Shard:
-        layout = self.layout
-        name = layout.shard_key(number)
-        path = self._location.local_file(name)
-        try:
-            descriptor = os.open(path or name, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise self._corrupt_shard(number, "no such file", "a shard file") from error
-        shard = _Shard(name, number, descriptor, np.empty((0, 2), "<u8"), np.zeros(layout.chunks_per_shard, bool))
-        size = os.fstat(descriptor).st_size
-        begin = size - layout.index_bytes
-        raw = os.pread(descriptor, layout.index_bytes, begin) if begin >= 0 else b""
-        if len(raw) != layout.index_bytes:
-            raise self._corrupt_shard(number, f"a file of {size} bytes", f"more than {layout.index_bytes} bytes")
-        index = decode_index(raw)
-        if index is None:
-            raise self._corrupt_shard(number, "a shard index with a wrong checksum", "the index as it was written")
-        shard.index = index
-        return shard
-
-    def _extent(self, shard: _Shard, chunk: int) -> tuple[int, int]:
-        offset, length = (int(n) for n in shard.index[chunk])
-        if offset == ABSENT or length == ABSENT:
-            raise self._corrupt(shard, chunk, "no such chunk in the index", "every chunk that holds rows")
-        wrong = length <= CRC_BYTES if self.layout.compressed else length != self.layout.chunk_bytes + CRC_BYTES
-        # A length that no honest writer gives must not make us reserve memory for it.
-        if wrong or offset + length > os.fstat(shard.descriptor).st_size:
-            raise self._corrupt(shard, chunk, f"{length} bytes at {offset}", "a chunk inside the file")
-        return offset, length
-
-    def _check(self, shard: _Shard, chunk: int, found: int, stored: int) -> None:
-        if found != stored:
-            raise self._corrupt(shard, chunk, f"checksum {found:08x}", f"{stored:08x} as stored with it")
-        shard.verified[chunk] = True
 
     def _scratch(self, name: str, size: int) -> npt.NDArray[np.uint8]:
         """Return a buffer of this thread, kept for the next read."""
@@ -204,17 +174,6 @@ class ShardReader:
             buffer = np.empty(size, np.uint8)
             setattr(self._local, name, buffer)
         return buffer[:size]
-
-    def _corrupt(self, shard: _Shard, chunk: int, got: str, allowed: str) -> CorruptDataError:
-        start = shard.number * self.layout.shard_rows + chunk * self.layout.chunk_rows
-        return self._corrupt_rows(shard.name, start, start + self.layout.chunk_rows, got, allowed)
-
-    def _corrupt_shard(self, number: int, got: str, allowed: str) -> CorruptDataError:
-        start = number * self.layout.shard_rows
-        return self._corrupt_rows(self.layout.shard_key(number), start, start + self.layout.shard_rows, got, allowed)
-
-    def _corrupt_rows(self, name: str, start: int, stop: int, got: str, allowed: str) -> CorruptDataError:
-        return corrupt(self._location, name, self.layout.key, (start, min(stop, self.layout.num_rows)), got, allowed)
 
 
 class ZarrReader:
@@ -236,18 +195,12 @@ class ZarrReader:
         except (ValueError, RuntimeError, OSError) as error:
             # What codecs raise on bytes that are not theirs.
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise corrupt(self._location, self._key, self._key, (start, stop), reason, "bytes that decode") from error
+            rows = start, stop
+            raise corrupt(self._location, self._key, self._key, rows, reason, "bytes that decode") from error
         return out
 
     def close(self) -> None:
         """Nothing is kept open."""
-
-
-def corrupt(location: Location, name: str, key: str, rows: tuple[int, int], got: str, allowed: str) -> CorruptDataError:
-    """Return the error for a damaged file: which file, which array, which rows, what to do."""
-    field = key.removeprefix("data/")
-    subject = f"{name} in dataset {location.url} ({field}, rows {rows[0]} to {rows[1] - 1})"
-    return CorruptDataError(explain(subject, got=got, allowed=allowed, fix=REMEDY))
 
 
 def prepare_output(

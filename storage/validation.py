@@ -56,38 +56,53 @@ def array_specs(episode: Episode, observation_space: Space, action_space: Space)
     return {path: ArraySpec(path, little_endian(dtype), shape) for path, (dtype, shape) in dtypes.items()}
 
 
-def checked_columns(
-    episode: Episode, number: int, specs: Mapping[str, ArraySpec], observation_space: Space, action_space: Space
-) -> dict[str, Array]:
-    """Return the episode's columns in their stored types.
+class EpisodeChecker:
+    """Checks episodes and gives their columns in the stored types.
 
     Args:
-        episode: the episode.
-        number: its place in the dataset, for messages.
         specs: the arrays of the dataset.
         observation_space: space of the observations; discrete ones are checked against it.
         action_space: space of the actions; they are checked against it.
-
-    Raises:
-        InvalidDataError: naming the episode, the step, the field and the value.
     """
-    columns = dict(_columns(episode))
-    if columns.keys() != specs.keys():
-        raise InvalidDataError(
-            explain(
-                f"episode {number}",
-                got=f"fields {sorted(columns)}",
-                allowed=f"those of the first episode, {sorted(specs)}",
-                fix="give every episode the same infos",
+
+    def __init__(self, specs: Mapping[str, ArraySpec], observation_space: Space, action_space: Space) -> None:
+        """Work out the bounds once."""
+        self._specs = specs
+        self._spaces = {ACTIONS: action_space}
+        if not isinstance(observation_space, spaces.Box):
+            self._spaces[OBSERVATIONS] = observation_space
+        self._bounds = {path: _bounds(space, specs[path].dtype) for path, space in self._spaces.items()}
+
+    def columns(self, episode: Episode, number: int) -> dict[str, Array]:
+        """Return the episode's columns.
+
+        Args:
+            episode: the episode.
+            number: its place in the dataset, for messages.
+
+        Raises:
+            InvalidDataError: naming the episode, the step, the field and the value.
+        """
+        columns = dict(_columns(episode))
+        if columns.keys() != self._specs.keys():
+            raise InvalidDataError(
+                explain(
+                    f"episode {number}",
+                    got=f"fields {sorted(columns)}",
+                    allowed=f"those of the first episode, {sorted(self._specs)}",
+                    fix="give every episode the same infos",
+                )
             )
-        )
-    checked = {path: _cast(column, number, specs[path]) for path, column in columns.items()}
-    _check_in_space(checked[ACTIONS], number, ACTIONS, action_space)
-    if not isinstance(observation_space, spaces.Box):
-        _check_in_space(checked[OBSERVATIONS], number, OBSERVATIONS, observation_space)
-    if not episode.has_final_observation:
-        checked[OBSERVATIONS] = np.concatenate([checked[OBSERVATIONS][:-1], checked[OBSERVATIONS][-2:-1]])
-    return checked
+        checked = {path: _cast(column, number, self._specs[path]) for path, column in columns.items()}
+        for path, (low, high) in self._bounds.items():
+            column = checked[path]
+            good = (column >= low) & (column <= high)
+            if not good.all():
+                raise _invalid(good, column, number, path, describe_space(self._spaces[path]))
+        if not episode.has_final_observation:
+            observations = checked[OBSERVATIONS]
+            checked[OBSERVATIONS] = np.concatenate([observations[:-1], observations[-2:-1]])
+        return checked
 
 
 def _columns(episode: Episode) -> Iterator[tuple[str, Array]]:
@@ -139,41 +154,40 @@ def _cast(column: Array, number: int, spec: ArraySpec) -> Array:
                 fix="reshape the source, or correct the space",
             )
         )
-    if column.dtype.kind == "f":
-        _check(np.isfinite(column), column, number, spec.path, "finite numbers")
+    if column.dtype.kind == "f" and not (finite := np.isfinite(column)).all():
+        raise _invalid(finite, column, number, spec.path, "finite numbers")
     if column.dtype == spec.dtype:
         return column
     with np.errstate(over="ignore", invalid="ignore"):
         cast: Array = column.astype(spec.dtype)
         same = np.isfinite(cast) if spec.dtype.kind == "f" else cast == column
-    _check(same, column, number, spec.path, f"values that {spec.dtype.name} can hold")
+    if not same.all():
+        raise _invalid(same, column, number, spec.path, f"values that {spec.dtype.name} can hold")
     return cast
 
 
-def _check_in_space(column: Array, number: int, path: str, space: Space) -> None:
-    low: Any
-    high: Any
+def _bounds(space: Space, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return the smallest and the largest element; a little wider for floats."""
     match space:
+        case spaces.Box() if dtype.kind == "f":
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            low -= BOUND_TOLERANCE * np.maximum(np.abs(low), 1)
+            high += BOUND_TOLERANCE * np.maximum(np.abs(high), 1)
+            # In the column's own type: comparing with float64 would convert every row.
+            return low.astype(dtype), high.astype(dtype)
         case spaces.Box():
-            low, high = space.low, space.high
-            if column.dtype.kind == "f":
-                low = low - BOUND_TOLERANCE * np.maximum(np.abs(low), 1)
-                high = high + BOUND_TOLERANCE * np.maximum(np.abs(high), 1)
+            return space.low, space.high
         case spaces.Discrete():
-            low, high = space.start, space.start + space.n - 1
+            return space.start, space.start + space.n - 1
         case spaces.MultiDiscrete():
-            low, high = space.start, space.start + space.nvec - 1
-        case _:
-            low, high = 0, 1
-    _check((column >= low) & (column <= high), column, number, path, describe_space(space))
+            return space.start, space.start + space.nvec - 1
+    return 0, 1
 
 
-def _check(good: Array, column: Array, number: int, path: str, allowed: str) -> None:
-    if good.all():
-        return
+def _invalid(good: Array, column: Array, number: int, path: str, allowed: str) -> InvalidDataError:
     at = tuple(int(i) for i in np.argwhere(~good)[0])
     element = f"[{', '.join(str(i) for i in at[1:])}]" if at[1:] else ""
-    raise InvalidDataError(
+    return InvalidDataError(
         explain(
             f"episode {number}, step {at[0]}: {path}{element}",
             got=column[at].item(),

@@ -12,8 +12,9 @@ from .contents import Contents, load_contents
 from .errors import InvalidDataError, explain
 from .layout import crc32c
 from .location import REMEDY, Location
-from .reader import RowReader, ShardReader, corrupt
+from .reader import RowReader, ShardReader
 from .schema import COMMIT_NAME, OBSERVATIONS, TERMINATIONS, TRUNCATIONS, ArraySpec
+from .shard_file import corrupt
 
 Array = npt.NDArray[Any]
 

@@ -24,11 +24,10 @@ from .schema import (
     EPISODE_ID,
     EPISODE_SEED,
     META_DTYPES,
-    ArraySpec,
     DatasetAttributes,
 )
 from .spaces import Space, space_to_json
-from .validation import array_specs, check_space, checked_columns
+from .validation import EpisodeChecker, array_specs, check_space
 
 
 @dataclass(eq=False)
@@ -74,7 +73,7 @@ class DatasetWriter:
         check_space("action_space", self.action_space)
         self._attributes(num_steps=1, num_episodes=1)  # what is wrong with them is wrong now, not hours later
         self._build = BuildDirectory(Path(os.path.abspath(self.path)), self.overwrite)
-        self._specs: dict[str, ArraySpec] = {}
+        self._checker: EpisodeChecker | None = None
         self._shards: ShardAssembler | None = None
         self._meta: dict[str, list[int]] = {key: [] for key in META_DTYPES}
         self._closed = False
@@ -90,10 +89,11 @@ class DatasetWriter:
             raise DatasetError(
                 explain(f"writer of {self.path}", got="an episode after the end", fix="open a new writer")
             )
-        if self._shards is None:
-            self._specs = array_specs(episode, self.observation_space, self.action_space)
-            self._shards = ShardAssembler(self._specs, self.shard_rows, self._build)
-        columns = checked_columns(episode, self.num_episodes, self._specs, self.observation_space, self.action_space)
+        if self._shards is None or self._checker is None:
+            specs = array_specs(episode, self.observation_space, self.action_space)
+            self._checker = EpisodeChecker(specs, self.observation_space, self.action_space)
+            self._shards = ShardAssembler(specs, self.shard_rows, self._build)
+        columns = self._checker.columns(episode, self.num_episodes)
         self._shards.append(columns, len(episode) + 1)
         ends = self._meta[EPISODE_ENDS]
         ends.append((ends[-1] if ends else 0) + len(episode) + 1)
