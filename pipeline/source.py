@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,20 +110,19 @@ def open_iterator(
         num_slots(orders) * slot_rows * layout.row_bytes + derived.num_bytes,
     )
     recipe = BlockRecipe(config.dataset, str(feed.config.content_hash), layout.stored)
-    loader = loader_factory(config.loader, recipe)
-    pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="dask-rl-loader")
-    waiter = Waiter(f"dataset {config.dataset}", timeout_seconds)
-    store = BlockStore(feed, layout, loader, derived)
-    windows: Windows
-    try:
+    with ExitStack() as undo:
+        loader = loader_factory(config.loader, recipe)
+        pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="dask-rl-loader")
+        undo.callback(_shut, loader, pool)
+        waiter = Waiter(f"dataset {config.dataset}", timeout_seconds)
+        store = BlockStore(feed, layout, loader, derived)
+        windows: Windows
         if resident:
             windows = ResidentWindows(store, orders, pool, waiter, sizes)
         else:
             windows = StreamingWindows(store, orders, pool, waiter, slot_rows, feed.rows_per_shard)
-    except BaseException:
-        _shut(loader, pool)
-        raise
-    gatherer = Gatherer(store.columns, layout, len(orders), feed.rows_per_shard, device)
+        gatherer = Gatherer(store.columns, layout, len(orders), feed.rows_per_shard, device)
+        undo.pop_all()
     return DatasetIterator(feed, source.shards, windows, gatherer, waiter, lambda: _shut(loader, pool))
 
 

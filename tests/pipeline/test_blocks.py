@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import gymnasium
 import numpy as np
 import pytest

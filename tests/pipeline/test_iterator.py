@@ -1,33 +1,24 @@
-import functools
-import sys
-import threading
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from dask.distributed import Client, LocalCluster, get_worker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_rl.learners.iterator import BatchSource
-from dask_rl.pipeline.blocks import Arrays, BlockPlan, BlockRecipe
+from dask_rl.pipeline.blocks import Arrays
 from dask_rl.pipeline.feed import FeedConfig
 from dask_rl.pipeline.iterator import DatasetIterator
-from dask_rl.pipeline.loaders import DaskLoader, ThreadLoader, load_block
 from dask_rl.pipeline.order import shard_order
 from dask_rl.pipeline.partition import shards_of
-from dask_rl.pipeline.source import DatasetSource, open_iterator, plan_feed
+from dask_rl.pipeline.source import DatasetSource, plan_feed
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.episode import Episode
-from dask_rl.storage.errors import ConfigError, CorruptDataError, DatasetError, WaitTimeoutError
+from dask_rl.storage.errors import ConfigError, DatasetError
 from dask_rl.storage.transforms import Normalize, ScaleReward
-from dask_rl.storage.writer import DatasetWriter
 
 CPU = torch.device("cpu")
 ALL_FIELDS = (
@@ -40,45 +31,6 @@ ALL_FIELDS = (
     "returns_to_go",
 )
 EPISODE, STEP, LENGTH = 0, 1, 2  # what the components of an observation say
-
-
-def write_dataset(path: Path, num_episodes: int = 40, seed: int = 0) -> Path:
-    """Write episodes whose observations name their episode and step; every third has no final observation."""
-    rng = np.random.default_rng(seed)
-    writer = DatasetWriter(
-        path,
-        observation_space=gymnasium.spaces.Box(-1e4, 1e4, (3,), np.float32),
-        action_space=gymnasium.spaces.Discrete(5),
-        shard_rows=128,
-    )
-    with writer:
-        for number in range(num_episodes):
-            length = int(rng.integers(1, 30))
-            observations = np.empty((length + 1, 3), np.float32)
-            observations[:, EPISODE], observations[:, STEP] = number, np.arange(length + 1)
-            observations[:, LENGTH] = length
-            has_final = number % 3 != 0
-            if not has_final:
-                observations[-1] = observations[-2]
-            ended = np.arange(length) == length - 1
-            terminated = number % 2 == 0
-            writer.add_episode(
-                Episode(
-                    observations=observations,
-                    actions=rng.integers(0, 5, length),
-                    rewards=rng.normal(size=length).astype(np.float32),
-                    terminations=ended & terminated,
-                    truncations=ended & (not terminated),
-                    has_final_observation=has_final,
-                    id=number,
-                )
-            )
-    return path
-
-
-@pytest.fixture(scope="module")
-def dataset_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_dataset(tmp_path_factory.mktemp("feed") / "data.zarr")
 
 
 def feed_of(path: Path, **changes: Any) -> FeedConfig:
@@ -161,11 +113,11 @@ def assert_matches(got: list[Arrays], oracle: Oracle, shards: tuple[int, ...], s
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_batches_are_those_of_the_order_for_any_split_mode_and_start(dataset_path: Path, data: st.DataObject) -> None:
+def test_batches_are_those_of_the_order_for_any_split_mode_and_start(feed_dataset: Path, data: st.DataObject) -> None:
     num_shards = data.draw(st.integers(1, 6), "num_shards")
     block_rows = data.draw(st.integers(1, 60), "block_rows")
     config = feed_of(
-        dataset_path,
+        feed_dataset,
         num_shards=num_shards,
         batch_size=num_shards * data.draw(st.integers(1, 40), "rows of a shard"),
         block_rows=block_rows,
@@ -182,8 +134,8 @@ def test_batches_are_those_of_the_order_for_any_split_mode_and_start(dataset_pat
         assert_matches(read_source(DatasetSource(config, shards), 20, start), oracle, shards, start)
 
 
-def test_an_epoch_delivers_each_transition_once_and_never_a_final_row(dataset_path: Path) -> None:
-    config = feed_of(dataset_path, batch_size=4, num_shards=4)
+def test_an_epoch_delivers_each_transition_once_and_never_a_final_row(feed_dataset: Path) -> None:
+    config = feed_of(feed_dataset, batch_size=4, num_shards=4)
     plan = plan_feed(config, 1)
     whole_steps = plan.num_positions // 4
     batches = read_source(plan.sources[0], whole_steps)
@@ -203,9 +155,9 @@ def test_an_epoch_delivers_each_transition_once_and_never_a_final_row(dataset_pa
     assert not (last & without_final & (now[:, EPISODE] % 2 == 1)).any()
 
 
-def test_behaviour_cloning_uses_every_transition(dataset_path: Path) -> None:
-    config = feed_of(dataset_path, fields=("observations", "actions"))
-    with OfflineDataset.open(dataset_path) as dataset:
+def test_behaviour_cloning_uses_every_transition(feed_dataset: Path) -> None:
+    config = feed_of(feed_dataset, fields=("observations", "actions"))
+    with OfflineDataset.open(feed_dataset) as dataset:
         assert plan_feed(config, 1).num_positions == dataset.num_steps
     batch = read_source(DatasetSource(config, (0, 1, 2, 3)), 1)[0]
     assert batch.keys() == {"observations", "actions"}  # nothing else is read
@@ -213,8 +165,8 @@ def test_behaviour_cloning_uses_every_transition(dataset_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resident", [True, False])
-def test_seeking_is_the_same_as_stepping(dataset_path: Path, resident: bool) -> None:
-    source = DatasetSource(feed_of(dataset_path, resident=resident), (0, 2))
+def test_seeking_is_the_same_as_stepping(feed_dataset: Path, resident: bool) -> None:
+    source = DatasetSource(feed_of(feed_dataset, resident=resident), (0, 2))
     batches = read_source(source, 60)
     iterator = source.open(CPU, 30.0)
     for step in (40, 3, 57, 58, 0):
@@ -224,8 +176,8 @@ def test_seeking_is_the_same_as_stepping(dataset_path: Path, resident: bool) -> 
     iterator.close()
 
 
-def test_a_saved_state_resumes_with_another_number_of_learners(dataset_path: Path) -> None:
-    config = feed_of(dataset_path)
+def test_a_saved_state_resumes_with_another_number_of_learners(feed_dataset: Path) -> None:
+    config = feed_of(feed_dataset)
     whole = plan_feed(config, 1).sources[0].open(CPU, 30.0)
     read_steps(whole, 7)
     state = whole.state_dict()
@@ -243,23 +195,23 @@ def test_a_saved_state_resumes_with_another_number_of_learners(dataset_path: Pat
     half.close()
 
 
-def test_a_state_of_other_settings_is_refused(dataset_path: Path) -> None:
-    iterator = DatasetSource(feed_of(dataset_path), (0,)).open(CPU, 30.0)
-    other = DatasetSource(feed_of(dataset_path, seed=6, window_rows=64), (0,)).open(CPU, 30.0)
+def test_a_state_of_other_settings_is_refused(feed_dataset: Path) -> None:
+    iterator = DatasetSource(feed_of(feed_dataset), (0,)).open(CPU, 30.0)
+    other = DatasetSource(feed_of(feed_dataset, seed=6, window_rows=64), (0,)).open(CPU, 30.0)
     with pytest.raises(ConfigError, match=r"'seed': '5'.*'window_rows': '48'.*'seed': '6'.*'window_rows': '64'"):
         other.load_state_dict(iterator.state_dict())
     iterator.close()
     other.close()
 
 
-def test_transforms_and_float64(dataset_path: Path) -> None:
+def test_transforms_and_float64(feed_dataset: Path) -> None:
     mean, std = (20.0, 10.0, 15.0), (8.0, 4.0, 16.0)
     transforms = {
         "observations": (Normalize(mean=mean, std=std, eps=0.0),),
         "rewards": (ScaleReward(scale=2.0, shift=1.0),),
     }
     plain, scaled = (
-        read_source(DatasetSource(feed_of(dataset_path, dtype="float64", **extra), (0, 1)), 5)
+        read_source(DatasetSource(feed_of(feed_dataset, dtype="float64", **extra), (0, 1)), 5)
         for extra in ({}, {"transforms": transforms, "resident": False})
     )
     for before, after in zip(plain, scaled, strict=True):
@@ -273,24 +225,24 @@ def test_transforms_and_float64(dataset_path: Path) -> None:
         np.testing.assert_allclose(after["returns_to_go"], 2 * before["returns_to_go"] + shifts, rtol=1e-9)
 
 
-def test_top_fraction_uses_the_best_episodes(dataset_path: Path) -> None:
-    plan = plan_feed(feed_of(dataset_path, top_fraction=0.1), 1)
-    with OfflineDataset.open(dataset_path) as dataset:
+def test_top_fraction_uses_the_best_episodes(feed_dataset: Path) -> None:
+    plan = plan_feed(feed_of(feed_dataset, top_fraction=0.1), 1)
+    with OfflineDataset.open(feed_dataset) as dataset:
         best = set(np.argsort(-dataset.episode_returns(), kind="stable")[:4].tolist())
     assert plan.num_episodes == 4
     seen = {int(row[EPISODE]) for batch in read_source(plan.sources[0], 12) for row in batch["observations"]}
     assert seen == best
 
 
-def test_streaming_needs_its_minimum(dataset_path: Path) -> None:
-    config = feed_of(dataset_path, memory_budget_bytes=3000)
+def test_streaming_needs_its_minimum(feed_dataset: Path) -> None:
+    config = feed_of(feed_dataset, memory_budget_bytes=3000)
     with pytest.raises(ConfigError, match=r"memory_budget_bytes: got 3000; allowed: at least \d+ for streaming"):
         DatasetSource(config, (0, 1, 2, 3)).open(CPU, 30.0)
     # With the sizes left open they are chosen to fit, and what is chosen does not depend on the learners.
-    with OfflineDataset.open(dataset_path) as dataset:
+    with OfflineDataset.open(feed_dataset) as dataset:
         budget = 40 * dataset.num_rows
     chosen = [
-        plan_feed(feed_of(dataset_path, memory_budget_bytes=budget, block_rows=None, window_rows=None), n).feed
+        plan_feed(feed_of(feed_dataset, memory_budget_bytes=budget, block_rows=None, window_rows=None), n).feed
         for n in (1, 4)
     ]
     assert chosen[0] == chosen[1]
@@ -309,144 +261,17 @@ def test_streaming_needs_its_minimum(dataset_path: Path) -> None:
     ],
 )
 def test_settings_that_do_not_fit_are_named(
-    dataset_path: Path, changes: dict[str, Any], error: type[Exception], message: str
+    feed_dataset: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        plan_feed(feed_of(dataset_path, **changes), 1)
+        plan_feed(feed_of(feed_dataset, **changes), 1)
 
 
-def test_a_source_is_a_small_picklable_recipe(dataset_path: Path) -> None:
-    sources = plan_feed(feed_of(dataset_path), 2).sources
+def test_a_source_is_a_small_picklable_recipe(feed_dataset: Path) -> None:
+    sources = plan_feed(feed_of(feed_dataset), 2).sources
     assert all(isinstance(source, BatchSource) for source in sources)
     assert sources[0].key == sources[1].key  # learners keep it, and its state, under one name
     assert sources[0] != sources[1]
     copy = cloudpickle.loads(cloudpickle.dumps(sources[0]))
     assert copy == sources[0]
     assert copy.key == sources[0].key
-
-
-class StuckLoader(ThreadLoader):
-    """Loads nothing until it is let go."""
-
-    released = threading.Event()
-
-    def load(self, plan: BlockPlan, out: Mapping[str, np.ndarray]) -> None:
-        self.released.wait(20)
-        super().load(plan, out)
-
-
-def test_waiting_has_a_limit_and_can_be_tried_again(dataset_path: Path) -> None:
-    source = DatasetSource(feed_of(dataset_path, resident=False), (1,))
-    iterator = open_iterator(source, CPU, 0.05, lambda kind, recipe: StuckLoader(recipe))
-    with pytest.raises(WaitTimeoutError, match=r"data\.zarr, block \d+ of shard 1: got no data after 0.05 seconds"):
-        iterator.next_batch()
-    assert iterator.wait_seconds > 0.04
-    StuckLoader.released.set()
-    assert_equal(read_steps(iterator, 3), read_source(source, 3))
-    iterator.close()
-
-
-class BrokenLoader(ThreadLoader):
-    """Fails on the fourth load."""
-
-    count = 0
-
-    def load(self, plan: BlockPlan, out: Mapping[str, np.ndarray]) -> None:
-        self.count += 1
-        if self.count == 4:
-            raise CorruptDataError("block is damaged")
-        super().load(plan, out)
-
-
-@pytest.mark.parametrize("resident", [True, False])
-def test_a_failed_load_is_raised_and_threads_end(dataset_path: Path, resident: bool) -> None:
-    source = DatasetSource(feed_of(dataset_path, resident=resident), (0, 1))
-    before = set(threading.enumerate())
-    with pytest.raises(CorruptDataError, match="block is damaged"):
-        read_and_close(open_iterator(source, CPU, 30.0, lambda kind, recipe: BrokenLoader(recipe)))
-    assert set(threading.enumerate()) <= before
-
-
-def read_and_close(iterator: DatasetIterator) -> None:
-    try:
-        iterator.next_batch()
-    finally:
-        iterator.close()
-
-
-def test_close_ends_the_threads(dataset_path: Path) -> None:
-    iterator = DatasetSource(feed_of(dataset_path, resident=False), (0, 1)).open(CPU, 30.0)
-    read_steps(iterator, 3)
-    before = {thread for thread in threading.enumerate() if thread.name.startswith("dask-rl-loader")}
-    assert before
-    iterator.close()
-    assert not any(thread.is_alive() for thread in before)
-
-
-def flaky_task(directory: Path, recipe: BlockRecipe, plan: BlockPlan) -> Arrays:
-    """Fail the first time that a block is asked for; leave behind where each attempt ran."""
-    attempts = directory / f"{plan.shard}-{plan.block}"
-    first = not attempts.exists()
-    with attempts.open("a") as file:
-        file.write(f"{get_worker().address}\n")
-    if first:
-        raise OSError("storage went away for a moment")
-    return load_block(recipe, plan)
-
-
-class Feeder:
-    """An actor that reads batches as a learner does: in its sync methods."""
-
-    def __init__(self) -> None:
-        self.iterator: DatasetIterator | None = None
-
-    def open(self, source: DatasetSource, directory: Path | None) -> str:
-        if directory is None:
-            self.iterator = source.open(CPU, 30.0)
-        else:
-            task = functools.partial(flaky_task, directory)
-            self.iterator = open_iterator(source, CPU, 30.0, lambda kind, recipe: DaskLoader(recipe, task))
-        return str(get_worker().address)
-
-    def read(self, num_steps: int) -> tuple[list[Arrays], int]:
-        assert self.iterator is not None
-        batches = read_steps(self.iterator, num_steps)
-        return batches, sum(str(key).startswith("load_block") for key in get_worker().data)
-
-    def close(self) -> None:
-        assert self.iterator is not None
-        self.iterator.close()
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.mark.parametrize("resident", [True, False])
-@pytest.mark.parametrize("flaky", [True, False])
-def test_dask_tasks_give_the_same_batches(
-    client: Client, dataset_path: Path, tmp_path: Path, resident: bool, flaky: bool
-) -> None:
-    source = DatasetSource(feed_of(dataset_path, resident=resident), (0, 2))
-    wanted = sorted(client.scheduler_info()["workers"])[1]
-    future = client.submit(Feeder, actor=True, workers=[wanted], allow_other_workers=False)
-    feeder = future.result(timeout=60)
-    address = feeder.open(source, tmp_path if flaky else None).result(timeout=60)
-    assert address == wanted
-    batches, num_held = feeder.read(60).result(timeout=60)
-    feeder.close().result(timeout=60)
-    assert_equal(batches, read_source(source, 60))
-    if flaky:
-        attempts = [file.read_text().split() for file in tmp_path.iterdir()]
-        retried = [each for each in attempts if len(each) >= 2]
-        assert len(retried) > 10
-        assert len(attempts) - len(retried) <= 2  # under way when the iterator was closed
-        assert {place for each in attempts for place in each} == {address}
-    assert num_held < 10  # dropped once copied: 60 steps loaded many more

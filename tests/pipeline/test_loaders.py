@@ -1,0 +1,185 @@
+import functools
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from dask.distributed import Client, LocalCluster, get_worker
+
+from dask_rl.pipeline.blocks import Arrays, BlockPlan, BlockRecipe
+from dask_rl.pipeline.feed import FeedConfig
+from dask_rl.pipeline.iterator import DatasetIterator
+from dask_rl.pipeline.loaders import DaskLoader, ThreadLoader, load_block
+from dask_rl.pipeline.source import DatasetSource, open_iterator
+from dask_rl.storage.errors import CorruptDataError, WaitTimeoutError
+
+CPU = torch.device("cpu")
+ALL_FIELDS = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminations",
+    "next_observations",
+    "next_valid",
+    "returns_to_go",
+)
+
+
+def feed_of(path: Path, **changes: Any) -> FeedConfig:
+    config = FeedConfig(dataset=str(path), fields=ALL_FIELDS, batch_size=24, num_shards=4, seed=5)
+    return replace(config, **{"block_rows": 16, "window_rows": 48, "discount": 0.9, **changes})
+
+
+def read_steps(iterator: DatasetIterator, num_steps: int) -> list[Arrays]:
+    return [{name: tensor.numpy().copy() for name, tensor in iterator.next_batch().items()} for _ in range(num_steps)]
+
+
+def read_source(source: DatasetSource, num_steps: int, start: int = 0) -> list[Arrays]:
+    iterator = source.open(CPU, 30.0)
+    try:
+        iterator.seek(start)
+        return read_steps(iterator, num_steps)
+    finally:
+        iterator.close()
+
+
+def assert_equal(got: list[Arrays], expected: list[Arrays]) -> None:
+    assert len(got) == len(expected)
+    for step, (a, b) in enumerate(zip(got, expected, strict=True)):
+        assert a.keys() == b.keys()
+        for name in a:
+            assert a[name].dtype == b[name].dtype
+            assert np.array_equal(a[name], b[name]), (step, name)
+
+
+class StuckLoader(ThreadLoader):
+    """Loads nothing until it is let go."""
+
+    released = threading.Event()
+
+    def load(self, plan: BlockPlan, out: Mapping[str, np.ndarray]) -> None:
+        self.released.wait(20)
+        super().load(plan, out)
+
+
+def test_waiting_has_a_limit_and_can_be_tried_again(feed_dataset: Path) -> None:
+    source = DatasetSource(feed_of(feed_dataset, resident=False), (1,))
+    iterator = open_iterator(source, CPU, 0.05, lambda kind, recipe: StuckLoader(recipe))
+    with pytest.raises(WaitTimeoutError, match=r"data\.zarr, block \d+ of shard 1: got no data after 0.05 seconds"):
+        iterator.next_batch()
+    assert iterator.wait_seconds > 0.04
+    StuckLoader.released.set()
+    assert_equal(read_steps(iterator, 3), read_source(source, 3))
+    iterator.close()
+
+
+class BrokenLoader(ThreadLoader):
+    """Fails on the fourth load."""
+
+    count = 0
+
+    def load(self, plan: BlockPlan, out: Mapping[str, np.ndarray]) -> None:
+        self.count += 1
+        if self.count == 4:
+            raise CorruptDataError("block is damaged")
+        super().load(plan, out)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_failed_load_is_raised_and_threads_end(feed_dataset: Path, resident: bool) -> None:
+    source = DatasetSource(feed_of(feed_dataset, resident=resident), (0, 1))
+    before = set(threading.enumerate())
+    with pytest.raises(CorruptDataError, match="block is damaged"):
+        read_and_close(open_iterator(source, CPU, 30.0, lambda kind, recipe: BrokenLoader(recipe)))
+    assert set(threading.enumerate()) <= before
+
+
+def read_and_close(iterator: DatasetIterator) -> None:
+    try:
+        iterator.next_batch()
+    finally:
+        iterator.close()
+
+
+def test_close_ends_the_threads(feed_dataset: Path) -> None:
+    iterator = DatasetSource(feed_of(feed_dataset, resident=False), (0, 1)).open(CPU, 30.0)
+    read_steps(iterator, 3)
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("dask-rl-loader")}
+    assert before
+    iterator.close()
+    assert not any(thread.is_alive() for thread in before)
+
+
+def flaky_task(directory: Path, recipe: BlockRecipe, plan: BlockPlan) -> Arrays:
+    """Fail the first time that a block is asked for; leave behind where each attempt ran."""
+    attempts = directory / f"{plan.shard}-{plan.block}"
+    first = not attempts.exists()
+    with attempts.open("a") as file:
+        file.write(f"{get_worker().address}\n")
+    if first:
+        raise OSError("storage went away for a moment")
+    return load_block(recipe, plan)
+
+
+class Feeder:
+    """An actor that reads batches as a learner does: in its sync methods."""
+
+    def __init__(self) -> None:
+        self.iterator: DatasetIterator | None = None
+
+    def open(self, source: DatasetSource, directory: Path | None) -> str:
+        if directory is None:
+            self.iterator = source.open(CPU, 30.0)
+        else:
+            task = functools.partial(flaky_task, directory)
+            self.iterator = open_iterator(source, CPU, 30.0, lambda kind, recipe: DaskLoader(recipe, task))
+        return str(get_worker().address)
+
+    def read(self, num_steps: int) -> tuple[list[Arrays], int]:
+        assert self.iterator is not None
+        batches = read_steps(self.iterator, num_steps)
+        return batches, sum(str(key).startswith("load_block") for key in get_worker().data)
+
+    def close(self) -> None:
+        assert self.iterator is not None
+        self.iterator.close()
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("flaky", [True, False])
+def test_dask_tasks_give_the_same_batches(
+    client: Client, feed_dataset: Path, tmp_path: Path, resident: bool, flaky: bool
+) -> None:
+    source = DatasetSource(feed_of(feed_dataset, resident=resident), (0, 2))
+    wanted = sorted(client.scheduler_info()["workers"])[1]
+    future = client.submit(Feeder, actor=True, workers=[wanted], allow_other_workers=False)
+    feeder = future.result(timeout=60)
+    address = feeder.open(source, tmp_path if flaky else None).result(timeout=60)
+    assert address == wanted
+    batches, num_held = feeder.read(60).result(timeout=60)
+    feeder.close().result(timeout=60)
+    assert_equal(batches, read_source(source, 60))
+    if flaky:
+        attempts = [file.read_text().split() for file in tmp_path.iterdir()]
+        retried = [each for each in attempts if len(each) >= 2]
+        assert len(retried) > 10
+        assert len(attempts) - len(retried) <= 2  # under way when the iterator was closed
+        assert {place for each in attempts for place in each} == {address}
+    assert num_held < 10  # dropped once copied: 60 steps loaded many more
