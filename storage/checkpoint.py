@@ -35,9 +35,7 @@ class CheckpointStore:
 
     def __init__(self, directory: str | os.PathLike[str], keep_last: int = 2, keep_best: bool = True) -> None:
         if keep_last < 1:
-            raise CheckpointError(
-                explain("keep_last", got=keep_last, allowed="at least 1", fix="set it to 1")
-            )
+            raise CheckpointError(explain("keep_last", got=keep_last, allowed="at least 1", fix="set it to 1"))
         self.directory = Path(directory)
         self.keep_last = keep_last
         self.keep_best = keep_best
@@ -88,9 +86,7 @@ class CheckpointStore:
     def best(self) -> Path | None:
         """Return the checkpoint with the highest score, the later of equals; None if none has a score."""
         scored = [
-            (score, step, path)
-            for step, path in self.checkpoints().items()
-            if (score := _score(path)) is not None
+            (score, step, path) for step, path in self.checkpoints().items() if (score := _score(path)) is not None
         ]
         return max(scored)[2] if scored else None
 

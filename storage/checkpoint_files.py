@@ -39,9 +39,7 @@ _HEADER_KEYS = ("class_name", "constructor")  # of the caller's metadata: shown 
 _USE_ANOTHER = "use another checkpoint"
 
 
-def save_checkpoint(
-    path: str | os.PathLike[str], state: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> Path:
+def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any], metadata: Mapping[str, Any]) -> Path:
     """Write `state` to the directory `path`, which appears whole or not at all.
 
     Args:
@@ -83,9 +81,7 @@ def save_checkpoint(
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise CheckpointError(
-            explain(
-                str(target), got=error.strerror or str(error), fix="choose a place that can be written to"
-            )
+            explain(str(target), got=error.strerror or str(error), fix="choose a place that can be written to")
         ) from error
     return target
 
@@ -190,18 +186,14 @@ def _read_header(root: Path) -> dict[str, Any]:
     """
     found = _list_files(root)
     if METADATA_FILE not in found:
-        raise CheckpointError(
-            explain(str(root), got=f"no {METADATA_FILE}", allowed="a checkpoint", fix=_USE_ANOTHER)
-        )
+        raise CheckpointError(explain(str(root), got=f"no {METADATA_FILE}", allowed="a checkpoint", fix=_USE_ANOTHER))
     name = str(root / METADATA_FILE)
     if found.pop(METADATA_FILE) > _MAX_METADATA_BYTES:
         raise CheckpointError(explain(name, got="an absurd size", allowed="at most 64 MiB", fix=_USE_ANOTHER))
     header = decode_values((root / METADATA_FILE).read_bytes(), name)
     if header.get("format") != _FORMAT or header.get("format_version") != FORMAT_VERSION:
         got = f"format {header.get('format')!r} version {header.get('format_version')!r}"
-        raise CheckpointError(
-            explain(name, got=got, allowed=f"{_FORMAT} version {FORMAT_VERSION}", fix=_USE_ANOTHER)
-        )
+        raise CheckpointError(explain(name, got=got, allowed=f"{_FORMAT} version {FORMAT_VERSION}", fix=_USE_ANOTHER))
     if header.get("checksum") != _checksum(header):
         raise CheckpointError(explain(name, got="a checksum mismatch", fix=f"it was changed: {_USE_ANOTHER}"))
     _check_header(header, name)
@@ -210,9 +202,7 @@ def _read_header(root: Path) -> dict[str, Any]:
         size = header["files"].get(file, {}).get("size")
         if file not in allowed or size is None or found.get(file) != size:
             got = f"{found[file]} bytes" if file in found else "no such file"
-            wanted = (
-                f"{size} bytes" if file in allowed and size is not None else "only files of listed components"
-            )
+            wanted = f"{size} bytes" if file in allowed and size is not None else "only files of listed components"
             raise CheckpointError(explain(str(root / file), got=got, allowed=wanted, fix=_USE_ANOTHER))
     return header
 
@@ -240,9 +230,7 @@ def _check_header(header: Mapping[str, Any], name: str) -> None:
 def _list_files(root: Path) -> dict[str, int]:
     """Return {relative name: size} of the regular files below `root`; links and devices are refused."""
     if not root.is_dir():
-        raise CheckpointError(
-            explain(str(root), got="no such directory", allowed="a checkpoint", fix="check the path")
-        )
+        raise CheckpointError(explain(str(root), got="no such directory", allowed="a checkpoint", fix="check the path"))
     found: dict[str, int] = {}
     pending = [root]
     while pending:
@@ -254,9 +242,7 @@ def _list_files(root: Path) -> dict[str, int]:
                 found[entry.relative_to(root).as_posix()] = status.st_size
             else:
                 raise CheckpointError(
-                    explain(
-                        str(entry), got="a link or device", allowed="regular files only", fix=_USE_ANOTHER
-                    )
+                    explain(str(entry), got="a link or device", allowed="regular files only", fix=_USE_ANOTHER)
                 )
     return found
 
@@ -264,21 +250,15 @@ def _list_files(root: Path) -> dict[str, int]:
 def _read_component(root: Path, component: str, files: Mapping[str, Any]) -> Component:
     arrays, values = array_file(component), value_file(component)
     return Component(
-        decode_arrays(_read_checked(root / arrays, files[arrays]), str(root / arrays))
-        if arrays in files
-        else {},
-        decode_values(_read_checked(root / values, files[values]), str(root / values))
-        if values in files
-        else {},
+        decode_arrays(_read_checked(root / arrays, files[arrays]), str(root / arrays)) if arrays in files else {},
+        decode_values(_read_checked(root / values, files[values]), str(root / values)) if values in files else {},
     )
 
 
 def _read_checked(path: Path, entry: Mapping[str, Any]) -> bytes:
     data = path.read_bytes()
     if _sha256(data) != entry.get("sha256"):
-        raise CheckpointError(
-            explain(str(path), got="a sha256 mismatch", fix=f"the file is damaged: {_USE_ANOTHER}")
-        )
+        raise CheckpointError(explain(str(path), got="a sha256 mismatch", fix=f"the file is damaged: {_USE_ANOTHER}"))
     return data
 
 

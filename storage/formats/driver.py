@@ -1,5 +1,6 @@
 """A foreign source in, a dataset out."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -52,12 +53,7 @@ def import_dataset(
     """
     path, options = Path(source), options or ImportOptions()
     check_exists(path)
-    if Path(dest).exists() and not overwrite:
-        raise DatasetError(  # the writer says so too, but only after the first pass
-            explain(
-                str(dest), got="a path that exists", allowed="a new path", fix="choose another path, or overwrite it"
-            )
-        )
+    _check_free(Path(dest), overwrite)
     name = format or detect_format(path)
     opened = get_importer(name).read(path, options)
     plan = _plan(opened, options, progress)
@@ -77,16 +73,20 @@ def import_dataset(
             for episode in _episodes(opened, plan, options, tally, progress):
                 writer.add_episode(episode)
                 tally.add(episode)
-            if not tally.returns:
-                raise SourceFormatError(
-                    explain(str(path), got=tally.nothing_left(), allowed="at least one episode", fix="check the source")
-                )
+            tally.check(path)
         except (InvalidDataError, SourceFormatError, ConfigError):
             writer.abort()  # the same data would fail again
             raise
         dataset = writer.finish()
     with dataset:
         return tally.summary(dataset, name, opened, plan, options)
+
+
+def _check_free(dest: Path, overwrite: bool) -> None:
+    """Refuse early what the writer would refuse after the first pass."""
+    if os.path.lexists(dest) and not overwrite:
+        fix = "choose another path, or overwrite it (overwrite=True)"
+        raise DatasetError(explain(f"dataset {dest}", got="a path that exists already", allowed="a new path", fix=fix))
 
 
 @dataclass
@@ -189,9 +189,11 @@ class _Tally:
         self.dropped[error.reason] += 1
         self.first_drop = self.first_drop or str(error)
 
-    def nothing_left(self) -> str:
-        total = sum(self.dropped.values())
-        return f"{total} episodes, all invalid ({self.first_drop})" if total else "no episodes"
+    def check(self, path: Path) -> None:
+        if not self.returns:
+            total = sum(self.dropped.values())
+            got = f"{total} episodes, all invalid ({self.first_drop})" if total else "no episodes"
+            raise SourceFormatError(explain(str(path), got=got, allowed="at least one", fix="check the source"))
 
     def summary(
         self, dataset: OfflineDataset, name: str, source: Source, plan: _Plan, options: ImportOptions

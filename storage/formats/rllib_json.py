@@ -32,8 +32,8 @@ def looks_like_sample_batches(path: Path) -> bool:
     with _open(path) as file:
         line = file.readline(_LOOK_BYTES)
     try:
-        batch = _batch(json.loads(line), str(path))
-    except ValueError:  # not JSON, or not RLlib's
+        batch = _parse(line, str(path))
+    except SourceFormatError:  # not JSON, or not RLlib's
         return False
     return all(name in batch for name in _NEEDED)
 
@@ -98,20 +98,23 @@ def _scan(path: Path) -> Iterator[tuple[_Line, Mapping[str, Any]]]:
 
 
 def _parse(text: bytes, origin: str) -> Mapping[str, Any]:
+    return _batch(_loads(text, origin), origin)
+
+
+def _loads(text: bytes | str, origin: str) -> Any:
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SourceFormatError(
             explain(origin, got=f"unreadable JSON ({error})", allowed="one SampleBatch a line", fix=_DAMAGED)
         ) from error
-    return _batch(value, origin)
 
 
 def _batch(value: Any, origin: str) -> Mapping[str, Any]:
     """Return the columns of one line, out of the wrappings that RLlib and pandas put around them."""
     if isinstance(value, dict) and value.keys() == {"value"}:
         value = value["value"]
-        value = json.loads(value) if isinstance(value, str) else value
+        value = _loads(value, origin) if isinstance(value, str) else value
     if isinstance(value, dict) and value.get("type") == "MultiAgentBatch":
         policies = value.get("policy_batches")
         if not isinstance(policies, dict) or len(policies) != 1:

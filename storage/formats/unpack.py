@@ -33,8 +33,9 @@ def unpack_array(text: str, origin: str) -> Array:
         SourceFormatError: it is damaged, or holds anything but one array of numbers.
         ConfigError: lz4 is not installed.
     """
+    data = _decompress(text, origin)
     try:
-        value = _ArrayUnpickler(io.BytesIO(_decompress(text, origin))).load()
+        value = _ArrayUnpickler(io.BytesIO(data)).load()
     except (
         *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, KeyError),
         *(IndexError, OverflowError, MemoryError, UnicodeDecodeError, RuntimeError),

@@ -105,9 +105,7 @@ leaves = st.one_of(
     st.lists(st.integers()),
 )
 keys = st.from_regex(r"[a-z0-9_]{1,6}", fullmatch=True)
-arrays = st.builds(
-    lambda n, t: np.arange(n).astype(t), st.integers(0, 5), st.sampled_from(["f4", "f8", "i8", "?"])
-)
+arrays = st.builds(lambda n, t: np.arange(n).astype(t), st.integers(0, 5), st.sampled_from(["f4", "f8", "i8", "?"]))
 states = st.recursive(
     st.dictionaries(keys, st.one_of(leaves, arrays), max_size=3),
     lambda inner: st.dictionaries(keys, st.one_of(leaves, arrays, inner), max_size=3),
@@ -206,9 +204,7 @@ while True:
 
 
 def test_kill_9_at_any_moment_leaves_a_loadable_latest(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     stdout = process.stdout
     assert stdout is not None
     for _ in range(5):

@@ -95,9 +95,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "version 2; allowed: .* 1",
     ),
     "metadata changed": (
-        lambda p: (p / "metadata.json").write_text(
-            (p / "metadata.json").read_text().replace("0.001", "0.002")
-        ),
+        lambda p: (p / "metadata.json").write_text((p / "metadata.json").read_text().replace("0.001", "0.002")),
         r"metadata\.json: got a checksum mismatch",
     ),
     "malformed header": (lambda p: rewrite_header(p, lambda h: h.update(files=[])), "malformed header"),
