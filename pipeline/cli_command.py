@@ -11,6 +11,8 @@ import typer
 
 from .run_directory import json_value
 
+_MAX_ITEMS = 6
+
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 3
 
 
@@ -58,9 +60,7 @@ def command(
         for option in (*options, *_COMMON):
             default = typer.Option(option.default, f"--{option.name.replace('_', '-')}", help=option.help)
             parameters.append(
-                inspect.Parameter(
-                    option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option.kind
-                )
+                inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option.kind)
             )
 
         def run(**values: Any) -> int:
@@ -97,5 +97,6 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value)) or "none"
+        shown = ", ".join(map(_text, value[:_MAX_ITEMS])) or "none"
+        return shown if len(value) <= _MAX_ITEMS else f"{shown}, … ({len(value)} values)"
     return "none" if value is None else str(value)

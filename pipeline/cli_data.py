@@ -70,7 +70,7 @@ def verify(
     """Check a dataset against what was committed; the first fault is an error that names it."""
     with load("storage.dataset").OfflineDataset.open(dataset) as opened:
         report = asdict(opened.verify(deep=deep))
-    return Output({"ok": True, "deep": deep, **report}, f"{dataset} is sound\n{table(report)}")
+    return Output({"ok": True, **report}, f"{dataset} is sound\n{table(report)}")
 
 
 @command(data, "collect", _COLLECT_OPTIONS)
@@ -83,15 +83,11 @@ def collect(
 ) -> Output:
     """Roll a behaviour in a Gymnasium environment into a dataset."""
     collecting = load("pipeline.collect")
-    config = load("pipeline.config_errors").validate(
-        collecting.CollectConfig, settings | {"environment": environment}
-    )
+    config = load("pipeline.config_errors").validate(collecting.CollectConfig, settings | {"environment": environment})
     with (
         load("pipeline.cluster").open_workers(workers) as client,
         make_progress("collect", config.num_episodes, "episodes") as progress,
-        collecting.collect(
-            config, dest, client=client, overwrite=overwrite, progress=progress.update
-        ) as opened,
+        collecting.collect(config, dest, client=client, overwrite=overwrite, progress=progress.update) as opened,
     ):
         values = opened.describe()
     return Output(values, table(values))

@@ -55,9 +55,10 @@ def evaluate(
     episodes: Annotated[int | None, typer.Option(min=1, help="Default: the job's.")] = None,
     environment: Annotated[str | None, typer.Option(help="Gymnasium id; default: the job's.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Episode i is reset with seed + i.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="Take the checkpoint with the best evaluation.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this process.")] = 0,
 ) -> Output:
-    """Roll the policy of a run's latest checkpoint out in its environment."""
+    """Roll out the policy of a run's latest checkpoint."""
     directory = RunDirectory(run).require()
     job = load("pipeline.job").load_job(directory.job_file)
     evaluating = load("pipeline.evaluate")
@@ -74,7 +75,7 @@ def evaluate(
             )
         )
     config = load("pipeline.config_errors").validate(evaluating.EvaluationConfig, settings)
-    policy = load("pipeline.train").load_policy(directory)
+    policy = load("pipeline.trained_policy").load_policy(directory)
     with (
         load("pipeline.cluster").open_workers(workers) as client,
         make_progress("evaluate", config.num_episodes, "episodes") as progress,

@@ -48,9 +48,7 @@ def problem_lines(error: ValidationError, model: Model, prefix: str = "") -> lis
         else:
             unions.setdefault(subject, (problem["input"], []))[1].append(_allowed(problem["msg"]))
     for subject, (got, allowed) in unions.items():
-        lines.append(
-            explain(subject or "job", got=_short(got), allowed=" or ".join(allowed), fix="correct the value")
-        )
+        lines.append(explain(subject or "job", got=_short(got), allowed=" or ".join(allowed), fix="correct the value"))
     return lines
 
 

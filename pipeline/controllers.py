@@ -96,9 +96,7 @@ def make_behaviour(name: str, environment: Environment, action_noise: float) -> 
     if name == "random":
         return RandomActions(environment.action_space)
     if name not in CONTROLLERS:
-        raise ConfigError(
-            explain("policy", got=repr(name), allowed=", ".join(CONTROLLERS), fix="use one of these")
-        )
+        raise ConfigError(explain("policy", got=repr(name), allowed=", ".join(CONTROLLERS), fix="use one of these"))
     if environment.spec is None or environment.spec.id != "Pendulum-v1":
         raise ConfigError(
             explain(

@@ -17,8 +17,8 @@ Environment = gymnasium.Env[Any, Any]
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-class Policy(Protocol):
-    """What acts: picklable, and a function of the observations alone."""
+class HasSpaces(Protocol):
+    """What is made for an environment: a policy, a module's spec."""
 
     @property
     def observation_space(self) -> Space:
@@ -29,6 +29,10 @@ class Policy(Protocol):
     def action_space(self) -> Space:
         """The space of one action."""
         ...
+
+
+class Policy(HasSpaces, Protocol):
+    """What acts: picklable, and a function of the observations alone."""
 
     def __call__(self, observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Map observations (B, *obs) to actions (B, *act) in the action space's own units."""
@@ -84,7 +88,20 @@ def make_environment(config: EnvironmentConfig) -> Environment:
     return environment
 
 
-def check_spaces(policy: Policy, environment: Environment, name: str) -> None:
+def check_environment(policy: HasSpaces, config: EnvironmentConfig) -> None:
+    """Make the environment and refuse a policy, or a module's spec, that does not fit it.
+
+    Raises:
+        ConfigError: see `make_environment` and `check_spaces`.
+    """
+    environment = make_environment(config)
+    try:
+        check_spaces(policy, environment, config.environment)
+    finally:
+        environment.close()
+
+
+def check_spaces(policy: HasSpaces, environment: Environment, name: str) -> None:
     """Refuse a policy whose spaces are not the environment's.
 
     Observations must agree in kind and shape; the bounds that a dataset happened to show do not matter to a

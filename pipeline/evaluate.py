@@ -11,7 +11,7 @@ from distributed import Client
 from pydantic import Field
 
 from .controllers import NoisyPolicy
-from .environments import EnvironmentConfig, Policy, check_spaces, make_environment
+from .environments import EnvironmentConfig, Policy, check_environment
 from .rollout import RolloutTask, roll_out, split_episodes
 from .tasks import map_in_order
 
@@ -89,17 +89,11 @@ def evaluate(
         ConfigError: an unknown environment, or one with other spaces than the policy's.
         WaitTimeoutError: a task took longer than `config.timeout_seconds`.
     """
-    environment = make_environment(config)
-    try:
-        check_spaces(policy, environment, config.environment)
-    finally:
-        environment.close()
+    check_environment(policy, config)
     tasks = split_episodes(config, config.num_episodes, config.episodes_per_task, config.seed)
     scores: list[tuple[float, int]] = []
     play = functools.partial(_play, policy)
-    for part in map_in_order(
-        play, tasks, client=client, name="evaluate", timeout_seconds=config.timeout_seconds
-    ):
+    for part in map_in_order(play, tasks, client=client, name="evaluate", timeout_seconds=config.timeout_seconds):
         scores.extend(part)
         if progress is not None:
             progress(len(scores), config.num_episodes)

@@ -75,8 +75,8 @@ class TrainJob(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataset: str | dict[str, str]
-    """Path or URL of a dataset, or one per module id."""
+    dataset: str
+    """Path or URL of a dataset."""
     algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_algorithm)]
     """Name of the algorithm and its settings."""
     num_steps: int = Field(ge=1)
@@ -189,9 +189,7 @@ def _override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        raise ConfigError(
-            explain("--set", got=repr(override), allowed="key=value or a.b=value", fix="write it so")
-        )
+        raise ConfigError(explain("--set", got=repr(override), allowed="key=value or a.b=value", fix="write it so"))
     for depth, part in enumerate(parts[:-1], 1):
         inner = values.get(part)
         if inner is None:
@@ -213,9 +211,7 @@ def _parse_yaml(text: str, source: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(
-            explain(source, got=" ".join(str(error).split()), allowed="YAML", fix="correct it")
-        ) from None
+        raise ConfigError(explain(source, got=" ".join(str(error).split()), allowed="YAML", fix="correct it")) from None
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -120,7 +120,7 @@ class _Lines:
         self._total = total or self._total
         self._last = (done, values)
         rate = self._rate.per_second(done)
-        if time.monotonic() < self._next_line:
+        if time.monotonic() < self._next_line or done == self._total:  # the end has a line of its own
             return
         self._next_line = time.monotonic() + LINE_EVERY_SECONDS
         left = "" if not self._total or rate <= 0 else f"{(self._total - done) / rate:.0f} s left"

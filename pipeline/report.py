@@ -42,9 +42,7 @@ def write_report(run: RunDirectory) -> Path:
         figures=_figures(rows),
         dataset=_flat(next((_facts(row) for row in rows if row["kind"] == "dataset"), {})),
         evaluations=[row for row in rows if row["kind"] == "evaluation"],
-        events=[
-            (row["step"], row.get("name", ""), _facts(row, "name")) for row in rows if row["kind"] == "event"
-        ],
+        events=[(row["step"], row.get("name", ""), _facts(row, "name")) for row in rows if row["kind"] == "event"],
         job=_flat(job),
     )
     write_atomic(run.report_file, page)
@@ -75,9 +73,7 @@ def _figures(rows: Sequence[Row]) -> list[tuple[str, Markup]]:
     figures = []
     if evaluations:
         figures.append(("Evaluation", _evaluation_figure(evaluations, data_return)))
-    names = sorted(
-        {key for row in train for key, value in row.items() if _LOSS_NAME.search(key) and _number(value)}
-    )
+    names = sorted({key for row in train for key, value in row.items() if _LOSS_NAME.search(key) and _number(value)})
     figures.extend((f"Learning curve: {name}", _curve_figure(train, name)) for name in names)
     if any(_number(row.get(key)) for row in train for key, _, _ in _SPLIT):
         figures.append(("Where the time goes", _throughput_figure(train)))

@@ -26,9 +26,7 @@ class RolloutTask:
     """Episode i is reset with seed + i."""
 
 
-def split_episodes(
-    config: EnvironmentConfig, num_episodes: int, per_task: int, seed: int
-) -> Iterator[RolloutTask]:
+def split_episodes(config: EnvironmentConfig, num_episodes: int, per_task: int, seed: int) -> Iterator[RolloutTask]:
     """Cut a rollout into tasks of `per_task` episodes; the last may be smaller."""
     for start in range(0, num_episodes, per_task):
         yield RolloutTask(config, start, min(start + per_task, num_episodes), seed)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dask_rl.pipeline.cluster import ClusterConfig, open_cluster
+
 # Timing is no property of the code: machines that run tests are busy. The examples are the same in every run.
 settings.register_profile(
     "dask-rl",
@@ -37,3 +39,10 @@ def sample_data() -> Path:
     if not path.is_dir():
         pytest.fail(f"DASK_RL_SAMPLE_DATA: got {path}, which is no directory; set it to the folder of sample files.")
     return path
+
+
+@pytest.fixture(scope="session")
+def cluster_client():
+    """A client of two spawned worker processes, set up as for learners; one cluster for the whole session."""
+    with open_cluster(ClusterConfig(log_level="critical"), num_workers=2) as client:
+        yield client

@@ -62,7 +62,7 @@ def test_the_cluster_follows_the_learners_where_none_is_named(learners, kind):
         ("algorithm={}", ["algorithm: got {}", "add its name"]),
         ("num_steps=many", ["num_steps: got 'many'", "a valid integer"]),
         ("num_steps=0", ["num_steps: got 0", "greater than or equal to 1"]),
-        ("dataset=[1]", ["dataset: got [1]", "a valid string or a valid dictionary"]),
+        ("dataset=[1]", ["dataset: got [1]", "a valid string"]),
         ("batch_size=100", ["batch_size: got 100", "a multiple of num_shards=8", "use 96 or 104"]),
         ("learners.num_learners=9", ["learners.num_learners: got 9", "at most num_shards=8"]),
         ("cluster.kind=in_process", ["cluster.kind: got in_process with 2 learners", "cluster.kind=local"]),
