@@ -1,0 +1,42 @@
+# Every target creates .venv where it is missing, or brings it up to date where pyproject.toml or constraints.txt changed.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+# Through dask_rl/, so that relative imports resolve as dask_rl.*: the bare folders would be other packages.
+SOURCES := dask_rl/ dask_rl/storage/ dask_rl/learners/ dask_rl/pipeline/ tests benchmarks notebooks
+
+.PHONY: setup demo test check bench format clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); dask-rl needs 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "creating .venv …" >&2
+	@$(PYTHON) -m venv .venv
+	@echo "installing dask-rl and what it needs (a few minutes at the first time, most of it torch) …" >&2
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,formats]"
+	@touch $@
+	@echo "ready" >&2
+
+demo: $(STAMP)
+	$(BIN)/dask-rl demo
+
+test: $(STAMP)
+	$(BIN)/pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+clean:
+	rm -rf .venv build dist *.egg-info
