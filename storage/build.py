@@ -45,6 +45,7 @@ class BuildDirectory:
             self._check_target()
             make_directory(self.path)
             self._lock = _lock_directory(self.path, target)
+            self._bring_back_old()
 
     def start(self, content: Mapping[str, Any]) -> None:
         """Begin or go on: finished shards stay only if they belong to the same content."""
@@ -96,9 +97,8 @@ class BuildDirectory:
                         fsync_path(Path(directory) / name)
                 fsync_path(Path(directory))
             self._check_target()
-            old = self.path / "old"
             if self.target.exists():
-                os.rename(self.target, old)
+                os.rename(self.target, self.path / "old")
             os.rename(self.store, self.target)
             fsync_path(self.target.parent)
         self.abort()
@@ -113,6 +113,18 @@ class BuildDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _bring_back_old(self) -> None:
+        """Undo an overwriting that stopped between its two renames."""
+        old = self.path / "old"
+        if old.exists() and not self.target.exists():
+            os.rename(old, self.target)
+        shutil.rmtree(old, ignore_errors=True)
+        try:
+            self._check_target()
+        except DatasetError:
+            self.abort()
+            raise
 
     def _receipt_path(self, shard: int) -> Path:
         return self.path / "receipts" / f"{shard}.json"

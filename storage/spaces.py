@@ -26,13 +26,7 @@ def space_to_json(space: Space) -> dict[str, Any]:
     """
     match space:
         case spaces.Box():
-            return {
-                "type": "Box",
-                "dtype": str(space.dtype),
-                "shape": list(space.shape),
-                "low": _jsonable(space.low.tolist()),
-                "high": _jsonable(space.high.tolist()),
-            }
+            return _box_to_json(space)
         case spaces.Discrete():
             return {"type": "Discrete", "dtype": "int64", "start": int(space.start), "n": int(space.n)}
         case spaces.MultiDiscrete():
@@ -66,6 +60,16 @@ def space_to_json(space: Space) -> dict[str, Any]:
             fix="convert it to one of these",
         )
     )
+
+
+def _box_to_json(space: spaces.Box) -> dict[str, Any]:
+    return {
+        "type": "Box",
+        "dtype": str(space.dtype),
+        "shape": list(space.shape),
+        "low": _jsonable(space.low.tolist()),
+        "high": _jsonable(space.high.tolist()),
+    }
 
 
 def space_from_json(obj: Mapping[str, Any]) -> Space:

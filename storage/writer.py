@@ -15,7 +15,7 @@ from .blocking import check_shard_rows
 from .build import BuildDirectory, explained_write_errors
 from .dataset import OfflineDataset
 from .episode import Episode
-from .errors import DatasetError, InvalidDataError, explain
+from .errors import ConfigError, DatasetError, InvalidDataError, SourceFormatError, explain
 from .finalize import collect_objects, write_meta_arrays, write_metadata
 from .manifest import Commit
 from .schema import (
@@ -28,6 +28,9 @@ from .schema import (
 )
 from .spaces import Space, space_to_json
 from .validation import EpisodeChecker, array_specs, check_space
+
+# The same run would fail again: there is nothing to go on from.
+_HOPELESS = (InvalidDataError, SourceFormatError, ConfigError)
 
 
 @dataclass(eq=False)
@@ -140,8 +143,8 @@ class DatasetWriter:
     ) -> None:
         if self._closed:
             return
-        if isinstance(error, InvalidDataError):
-            self.abort()  # the same data would fail again: there is nothing to go on from
+        if isinstance(error, _HOPELESS):
+            self.abort()
         elif error is not None:
             self.close()
         else:
