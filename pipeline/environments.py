@@ -121,7 +121,7 @@ def check_spaces(policy: HasSpaces, environment: Environment, name: str) -> None
                     f"{what} space of the policy",
                     got=describe_space(got),
                     allowed=f"that of {name}, {describe_space(wanted)}",
-                    fix="import the data with the environment's spaces: "
+                    fix="name the environment that the data came from, or import the data with these spaces: "
                     f"dask-rl data import --environment {name} [--normalized-actions] SOURCE DEST",
                 )
             )
