@@ -16,6 +16,7 @@ from dask_rl.storage.errors import DatasetError, explain
 
 from .feed import Feed
 from .layout import Column
+from .order import Part
 from .partition import IntArray
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -72,16 +73,15 @@ class BlockPlan:
         return self.buffer_rows(near[near < self.run_stops[run]])
 
 
-def plan_block(feed: Feed, shard: int, block: int, halo: int) -> BlockPlan:
-    """Find the rows of one block of a shard."""
-    edges = feed.order(shard).block_edges
-    base = feed.shard_edges[shard]
-    starts, stops = feed.transitions.pieces(int(base + edges[block]), int(base + edges[block + 1]))
+def plan_block(feed: Feed, shard: int, part: Part, halo: int) -> BlockPlan:
+    """Find the rows of one block of a shard, or of a piece of one."""
+    base = int(feed.shard_edges[shard])
+    starts, stops = feed.transitions.pieces(base + part.start, base + part.stop)
     ends = stops + halo
     breaks = np.flatnonzero(starts[1:] - ends[:-1] > MERGE_GAP_ROWS)
     run_starts = starts[np.concatenate(([0], breaks + 1))]
     run_stops = ends[np.concatenate((breaks, [len(ends) - 1]))]
-    return BlockPlan(shard, block, starts, stops, run_starts, run_stops)
+    return BlockPlan(shard, part.block, starts, stops, run_starts, run_stops)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 An epoch permutes the shard's blocks, groups them into windows and permutes the rows of each window. Shards
 of one size would all change windows at the same step, so the first window of an epoch is shorter, by another
-number of blocks in each shard: windows are staggered, and a learner that streams holds its shards + 1 windows.
+amount in each shard: windows are staggered, and a learner that streams holds its shards + 1 windows. Where the
+first window ends inside a block, the rest of that block comes last in the epoch.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,15 +19,23 @@ from .partition import IntArray, split
 _BLOCKS, _ROWS = 1, 2  # tags: the two kinds of draws never share a random stream
 
 
+class Part(NamedTuple):
+    """Positions [start, stop) of a shard that are loaded at once: a block, or a piece of one."""
+
+    block: int
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True)
 class Window:
-    """Blocks whose rows are shuffled together."""
+    """Parts of a shard whose rows are shuffled together."""
 
     epoch: int
     index: int
     """Number of the window in its epoch."""
-    blocks: tuple[int, ...]
-    """Blocks of the shard, in the epoch's order."""
+    parts: tuple[Part, ...]
+    """In the epoch's order; no more of them than blocks_per_window."""
     start: int
     """Where the window begins in the shard's endless stream of epochs, in rows."""
     num_rows: int
@@ -54,34 +65,37 @@ class ShardOrder:
         """Number of blocks of the shard."""
         return len(self.block_edges) - 1
 
+    def block_part(self, block: int) -> Part:
+        """Return a whole block."""
+        return Part(block, int(self.block_edges[block]), int(self.block_edges[block + 1]))
+
     @property
     def blocks_per_window(self) -> int:
         """Blocks of a full window."""
         return min(self.num_blocks, max(1, self.window_rows // self.block_rows))
 
-    @cached_property
-    def window_edges(self) -> tuple[int, ...]:
-        """Where each window of an epoch begins in the permuted blocks, and num_blocks last."""
-        full = self.blocks_per_window
-        first = full if self.num_blocks <= full else full - self.shard * full // self.num_shards
-        return (0, *range(first, self.num_blocks, full), self.num_blocks)
-
     def epoch_windows(self, epoch: int) -> tuple[Window, ...]:
         """Return the windows of one epoch in order."""
-        blocks = self._generator(_BLOCKS, epoch).permutation(self.num_blocks)
-        sizes = np.diff(self.block_edges)[blocks]
-        ends = np.concatenate(([0], np.cumsum(sizes)))
-        base = epoch * self.num_positions
-        return tuple(
-            Window(
-                epoch=epoch,
-                index=index,
-                blocks=tuple(int(block) for block in blocks[start:stop]),
-                start=base + int(ends[start]),
-                num_rows=int(ends[stop] - ends[start]),
-            )
-            for index, (start, stop) in enumerate(zip(self.window_edges[:-1], self.window_edges[1:], strict=True))
-        )
+        blocks = self._generator(_BLOCKS, epoch).permutation(self.num_blocks).tolist()
+        parts = [self.block_part(block) for block in blocks]
+        full = self.blocks_per_window
+        first = len(parts)
+        if len(parts) > full:
+            first, remainder = divmod(full * (self.num_shards - self.shard), self.num_shards)
+            block, start, stop = parts[first]
+            cut = start + (stop - start) * remainder // self.num_shards
+            if start < cut:
+                parts[first] = Part(block, start, cut)
+                parts.append(Part(block, cut, stop))
+            first += start < cut or first == 0
+        windows: list[Window] = []
+        end = epoch * self.num_positions
+        for low, high in pairwise((0, *range(first, len(parts), full), len(parts))):
+            chosen = tuple(parts[low:high])
+            num_rows = sum(part.stop - part.start for part in chosen)
+            windows.append(Window(epoch, len(windows), chosen, end, num_rows))
+            end += num_rows
+        return tuple(windows)
 
     def windows_from(self, row: int) -> Iterator[Window]:
         """Yield the windows of the endless stream, from the one that holds stream row `row` on."""
@@ -93,13 +107,12 @@ class ShardOrder:
             epoch += 1
 
     def permutation(self, window: Window) -> IntArray:
-        """Return the order of the window's rows, as indices into its blocks laid end to end."""
+        """Return the order of the window's rows, as indices into its parts laid end to end."""
         return self._generator(_ROWS, window.epoch, window.index).permutation(window.num_rows)
 
     def positions(self, window: Window) -> IntArray:
         """Return the shard's positions that the window delivers, in order."""
-        edges = self.block_edges
-        laid_out = np.concatenate([np.arange(edges[b], edges[b + 1]) for b in window.blocks])
+        laid_out = np.concatenate([np.arange(part.start, part.stop) for part in window.parts])
         return laid_out[self.permutation(window)]
 
     def _generator(self, tag: int, *key: int) -> np.random.Generator:

@@ -135,7 +135,8 @@ def _shut(loader: BlockLoader, pool: ThreadPoolExecutor) -> None:
 def _block_sizes(feed: Feed, order: ShardOrder, halo: int) -> IntArray:
     """Return the rows that each block of a shard takes in memory."""
     return np.array(
-        [plan_block(feed, order.shard, block, halo).num_rows for block in range(order.num_blocks)], np.int64
+        [plan_block(feed, order.shard, order.block_part(block), halo).num_rows for block in range(order.num_blocks)],
+        np.int64,
     )
 
 

@@ -17,7 +17,7 @@ from .derived import DerivedColumns
 from .feed import Feed
 from .layout import Layout
 from .loaders import BlockLoader
-from .order import ShardOrder, Window
+from .order import Part, ShardOrder, Window
 from .partition import IntArray
 
 T = TypeVar("T")
@@ -67,18 +67,26 @@ class BlockStore:
         """Make room for so many rows."""
         self.columns = self.layout.allocate(num_rows)
 
-    def load(self, shard: int, block: int, base: int) -> None:
-        """Fill the rows from `base` on with one block of a data shard."""
-        plan = plan_block(self._feed, shard, block, self.layout.halo)
+    def load(self, shard: int, part: Part, base: int) -> None:
+        """Fill the rows from `base` on with a block of a data shard, or a piece of one."""
+        plan = plan_block(self._feed, shard, part, self.layout.halo)
         out = {name: column[base : base + plan.num_rows] for name, column in self.columns.items()}
         self._loader.load(plan, out)
         self._derived.fill(plan, out)
 
+    def offset(self, order: ShardOrder, part: Part) -> int:
+        """Return where a part begins inside its block."""
+        block = order.block_part(part.block)
+        if part.start == block.start:
+            return 0
+        first = plan_block(self._feed, order.shard, part, 0).piece_starts[:1]
+        return int(plan_block(self._feed, order.shard, block, self.layout.halo).buffer_rows(first)[0])
+
     def index(self, order: ShardOrder, window: Window, bases: Sequence[int]) -> IntArray:
-        """Return the rows of a window in its order; its blocks begin at `bases`."""
+        """Return the rows of a window in its order; its parts begin at `bases`."""
         parts = [
-            plan_block(self._feed, order.shard, block, self.layout.halo).local_index() + base
-            for block, base in zip(window.blocks, bases, strict=True)
+            plan_block(self._feed, order.shard, part, self.layout.halo).local_index() + base
+            for part, base in zip(window.parts, bases, strict=True)
         ]
         return np.concatenate(parts)[order.permutation(window)]
 
@@ -128,7 +136,7 @@ class ResidentWindows:
         loads = [
             (
                 f"block {block} of shard {order.shard}",
-                self._pool.submit(self._store.load, order.shard, block, base),
+                self._pool.submit(self._store.load, order.shard, order.block_part(block), base),
             )
             for order, bases in zip(self._orders, self._bases, strict=True)
             for block, base in enumerate(bases.tolist())
@@ -147,8 +155,9 @@ class ResidentWindows:
 
     def _prepare(self, slot: int) -> tuple[Window, "Future[IntArray]"]:
         window = next(self._upcoming[slot])
-        bases = self._bases[slot][list(window.blocks)].tolist()
-        return window, self._pool.submit(self._store.index, self._orders[slot], window, bases)
+        order, blocks = self._orders[slot], self._bases[slot]
+        bases = [int(blocks[part.block]) + self._store.offset(order, part) for part in window.parts]
+        return window, self._pool.submit(self._store.index, order, window, bases)
 
     def advance(self, slot: int) -> tuple[Window, IntArray]:
         """Return the next window, and prepare the one after it."""
@@ -221,11 +230,11 @@ class StreamingWindows:
         while self._free:
             _, slot, loading = self._queue[0]
             place, order = self._free.pop(), self._orders[slot]
-            block = loading.window.blocks[len(loading.slots)]
+            part = loading.window.parts[len(loading.slots)]
             base = place * self._slot_rows
             loading.slots.append(place)
-            loading.blocks.append(self._pool.submit(self._store.load, order.shard, block, base))
-            if len(loading.slots) == len(loading.window.blocks):
+            loading.blocks.append(self._pool.submit(self._store.load, order.shard, part, base))
+            if len(loading.slots) == len(loading.window.parts):
                 bases = [place * self._slot_rows for place in loading.slots]
                 loading.index = self._pool.submit(self._store.index, order, loading.window, bases)
                 heapq.heappop(self._queue)
@@ -239,8 +248,8 @@ class StreamingWindows:
         self._load_ahead()
         loading = self._ready[slot][0]
         shard = self._orders[slot].shard
-        for block, future in zip(loading.window.blocks, loading.blocks, strict=True):
-            self._waiter.result(future, f"block {block} of shard {shard}")
+        for part, future in zip(loading.window.parts, loading.blocks, strict=True):
+            self._waiter.result(future, f"block {part.block} of shard {shard}")
         if loading.index is None:
             raise RuntimeError(f"window {loading.window} was made ready before it was complete")
         index = self._waiter.result(loading.index, f"order of shard {shard}")

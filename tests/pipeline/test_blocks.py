@@ -67,8 +67,9 @@ def test_a_block_holds_its_transitions_and_the_rows_behind_them(dataset: Offline
         patch.setattr(blocks, "SCRATCH_BYTES", data.draw(st.sampled_from([64, 1024, 2**20])))
         for shard in range(2):
             positions = []
-            for block in range(feed.order(shard).num_blocks):
-                plan = plan_block(feed, shard, block, 1)
+            order = feed.order(shard)
+            for block in range(order.num_blocks):
+                plan = plan_block(feed, shard, order.block_part(block), 1)
                 out = {column.name: np.zeros((plan.num_rows, *column.row_shape), column.dtype) for column in columns}
                 read_block(dataset, columns, plan.without_pieces(), out)
                 index = plan.local_index()
@@ -82,7 +83,7 @@ def test_a_block_holds_its_transitions_and_the_rows_behind_them(dataset: Offline
 @given(data=st.data())
 def test_rows_inside_finds_the_marked_rows_of_a_block(dataset: OfflineDataset, data: st.DataObject) -> None:
     feed = feed_of(dataset, np.arange(0, 60, 5), data.draw(st.integers(1, 200)))
-    plan = plan_block(feed, 1, 0, 1)
+    plan = plan_block(feed, 1, feed.order(1).block_part(0), 1)
     marked = np.array(sorted(data.draw(st.sets(st.integers(0, dataset.num_rows - 1), max_size=60))), np.int64)
     loaded = np.concatenate([np.arange(a, b) for a, b in zip(plan.run_starts, plan.run_stops, strict=True)])
     assert plan.rows_inside(marked).tolist() == np.flatnonzero(np.isin(loaded, marked)).tolist()
