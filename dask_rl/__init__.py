@@ -1,1 +1,93 @@
-"""Offline reinforcement learning on Dask: Zarr datasets in, trained policies out."""
+"""Offline reinforcement learning on Dask: Zarr datasets in, trained policies out.
+
+Names are loaded when they are first used: `import dask_rl` alone stays fast.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dask_rl.learners.algorithms.registry import register_algorithm
+    from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
+    from dask_rl.learners.group import LearnerGroup
+    from dask_rl.learners.module import MultiRLModuleSpec, RLModule, RLModuleSpec, register_module
+    from dask_rl.learners.policy import Policy
+    from dask_rl.pipeline.collect import CollectConfig, collect
+    from dask_rl.pipeline.evaluate import EvaluationConfig, evaluate
+    from dask_rl.pipeline.job import TrainJob, load_job
+    from dask_rl.pipeline.train import train
+    from dask_rl.pipeline.trained_policy import load_policy
+    from dask_rl.storage.dataset import OfflineDataset
+    from dask_rl.storage.episode import Episode
+    from dask_rl.storage.errors import DaskRLError
+    from dask_rl.storage.formats import ImportOptions, import_dataset
+    from dask_rl.storage.writer import DatasetWriter
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CollectConfig",
+    "DaskRLError",
+    "DatasetWriter",
+    "Episode",
+    "EvaluationConfig",
+    "ImportOptions",
+    "LearnerGroup",
+    "LearnerGroupConfig",
+    "LearnersConfig",
+    "MultiRLModuleSpec",
+    "OfflineDataset",
+    "Policy",
+    "RLModule",
+    "RLModuleSpec",
+    "TrainJob",
+    "__version__",
+    "collect",
+    "evaluate",
+    "import_dataset",
+    "load_job",
+    "load_policy",
+    "register_algorithm",
+    "register_module",
+    "train",
+]
+
+_HOMES = {
+    "CollectConfig": "pipeline.collect",
+    "DaskRLError": "storage.errors",
+    "DatasetWriter": "storage.writer",
+    "Episode": "storage.episode",
+    "EvaluationConfig": "pipeline.evaluate",
+    "ImportOptions": "storage.formats",
+    "LearnerGroup": "learners.group",
+    "LearnerGroupConfig": "learners.config",
+    "LearnersConfig": "learners.config",
+    "MultiRLModuleSpec": "learners.module",
+    "OfflineDataset": "storage.dataset",
+    "Policy": "learners.policy",
+    "RLModule": "learners.module",
+    "RLModuleSpec": "learners.module",
+    "TrainJob": "pipeline.job",
+    "collect": "pipeline.collect",
+    "evaluate": "pipeline.evaluate",
+    "import_dataset": "storage.formats",
+    "load_job": "pipeline.job",
+    "load_policy": "pipeline.trained_policy",
+    "register_algorithm": "learners.algorithms.registry",
+    "register_module": "learners.module",
+    "train": "pipeline.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from where it lives."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"dask_rl.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not."""
+    return sorted(__all__)

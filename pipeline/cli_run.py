@@ -23,9 +23,10 @@ def add_commands(app: typer.Typer) -> None:
 def demo(
     directory: Annotated[Path, typer.Argument(help="Where everything goes.")] = Path("demo"),
 ) -> Output:
-    """Collect data, train with two learners on a local cluster, evaluate, report."""
-    values = load("pipeline.demo").run_demo(directory, progress=make_progress)
-    return Output(values, table(values))
+    """Collect data, train with two learners on a local cluster, evaluate, report; again: go on, or only report."""
+    story = load("pipeline.demo")
+    values = story.run_demo(directory, progress=make_progress)
+    return Output(values, story.describe_demo(values), EXIT_INTERRUPTED if values["interrupted"] else EXIT_DONE)
 
 
 def train(

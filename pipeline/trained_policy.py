@@ -1,6 +1,7 @@
 """The policy of a run: from a learner's weights, or from its checkpoint."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,12 +30,19 @@ def build_policy(
     return Policy(spec.modules[module_id], algorithm, weights[module_id], normalize)
 
 
-def load_policy(run: RunDirectory, *, best: bool = False) -> Policy:
+def load_policy(run: RunDirectory | str | os.PathLike[str], *, best: bool = False) -> Policy:
     """Return the policy of a run's latest checkpoint, or of the one with the best evaluation.
 
+    Args:
+        run: the run, or its directory.
+        best: the best evaluation instead of the latest step.
+
     Raises:
+        RunStateError: the directory holds no run.
         CheckpointError: there is no checkpoint yet, or it is damaged.
     """
+    if not isinstance(run, RunDirectory):
+        run = RunDirectory(run).require()
     store = CheckpointStore(run.checkpoints)
     path = store.best() if best else store.latest()
     if path is None:
