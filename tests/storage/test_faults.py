@@ -1,0 +1,238 @@
+"""Every fault is one line that names file, array, rows and the remedy."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from dask_rl.storage import CorruptDataError, DatasetError, DatasetNotFoundError, InvalidDataError, OfflineDataset
+from dask_rl.storage.layout import crc32c, encode_index
+
+
+def flip(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0x10
+    path.write_bytes(content)
+
+
+def edit_json(path: Path, **changes) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def recommit(root: Path, *keys: str) -> None:
+    """Make the manifest agree with changed files, as a careless tool would."""
+    commit = json.loads((root / "commit.json").read_text())
+    for key in keys:
+        content = (root / key).read_bytes()
+        commit["objects"][key] = {"size": len(content), "crc32c": crc32c(content)}
+    (root / "commit.json").write_text(json.dumps(commit))
+
+
+def append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def link(path: Path) -> None:
+    shutil.move(path, path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+OBSERVATIONS, REWARDS = "data/observations/c/1/0", "data/rewards/c/1"
+AT_OPEN = {
+    "deleted shard": (lambda root: (root / OBSERVATIONS).unlink(), "got no such file; allowed: "),
+    "truncated shard": (lambda root: os.truncate(root / OBSERVATIONS, 100), "got 100 bytes; allowed: "),
+    "empty shard": (lambda root: os.truncate(root / OBSERVATIONS, 0), "got 0 bytes; allowed: "),
+    "longer shard": (lambda root: append(root / OBSERVATIONS), "bytes; allowed: "),
+    "symlink": (lambda root: link(root / OBSERVATIONS), "got a symbolic link; allowed: plain files"),
+}
+
+
+@pytest.mark.parametrize("fault", AT_OPEN)
+def test_found_when_opening(dataset, fault):
+    spoil, message = AT_OPEN[fault]
+    spoil(Path(dataset.path))
+    with pytest.raises(CorruptDataError) as caught:
+        OfflineDataset.open(dataset.path)
+    text = str(caught.value)
+    assert message in text
+    assert OBSERVATIONS in text
+    if fault != "symlink":
+        assert "(observations, rows 64 to 127)" in text
+    assert "import the source again" in text
+    assert "\n" not in text
+
+
+def drop_chunk(root: Path) -> None:
+    """Take the only chunk out of a shard's index, checksums and all."""
+    path = root / REWARDS
+    content = path.read_bytes()
+    index = np.full((1, 2), 2**64 - 1, np.uint64)
+    path.write_bytes(content[:-20] + encode_index(index))
+    recommit(root, REWARDS)
+
+
+def stretch_chunk(root: Path) -> None:
+    path = root / REWARDS
+    content = path.read_bytes()
+    path.write_bytes(content[:-20] + encode_index(np.array([[0, 2**40]], np.uint64)))
+    recommit(root, REWARDS)
+
+
+WHEN_READ = {
+    "flip in the data": (lambda root: flip(root / REWARDS, 40), "checksum"),
+    "flip in the chunk's checksum": (lambda root: flip(root / REWARDS, 64 * 4 + 1), "checksum"),
+    "flip in the index": (lambda root: flip(root / REWARDS, -18), "a shard index with a wrong checksum"),
+    "flip in the index checksum": (lambda root: flip(root / REWARDS, -1), "a shard index with a wrong checksum"),
+    "missing chunk": (drop_chunk, "chunk"),
+    "absurd length": (stretch_chunk, "1099511627776 bytes at 0"),
+    "gone after the opening": (lambda root: (root / REWARDS).unlink(), "no such file"),
+}
+
+
+@pytest.mark.parametrize("fault", WHEN_READ)
+@pytest.mark.parametrize("rows", [(0, 200), (70, 75)])
+def test_found_when_read_and_by_a_deep_verification(dataset, fault, rows):
+    spoil, message = WHEN_READ[fault]
+    assert not dataset.contents.layouts["rewards"].compressed
+    spoil(Path(dataset.path))
+    with pytest.raises(CorruptDataError, match=message) as caught:
+        dataset.read("rewards", *rows)
+    text = str(caught.value)
+    assert f"{REWARDS} in dataset {dataset.path} (rewards, rows 64 to 127)" in text
+    assert "import the source again" in text
+    assert "\n" not in text
+    np.testing.assert_array_equal(dataset.read("rewards", 0, 64), zarr.open(dataset.path)["data/rewards"][:64])
+    with pytest.raises(CorruptDataError, match=REWARDS):
+        dataset.verify(deep=True)
+
+
+def test_a_flip_in_compressed_data(dataset):
+    assert dataset.contents.layouts["terminations"].compressed
+    flip(Path(dataset.path, "data/terminations/c/2"), 3)
+    with pytest.raises(CorruptDataError, match=r"terminations/c/2 .*\(terminations, rows 128 to 191\): got checksum"):
+        dataset.read("terminations", 130, 140)
+    dataset.read("terminations", 0, 128)
+
+
+def test_a_chunk_beyond_the_end_and_a_stray_shard(dataset):
+    stray = Path(dataset.path, "data/rewards/c/99")
+    stray.write_bytes(b"x")
+    with pytest.raises(CorruptDataError, match="data/rewards/c/99"):
+        dataset.verify()
+
+
+def test_missing_commit(dataset):
+    Path(dataset.path, "commit.json").unlink()
+    with pytest.raises(CorruptDataError, match=r"commit.json .*got no such file; allowed: a dataset that was written"):
+        OfflineDataset.open(dataset.path)
+
+
+def test_garbled_commit(dataset):
+    Path(dataset.path, "commit.json").write_text("{")
+    with pytest.raises(CorruptDataError, match=r"commit\.json"):
+        OfflineDataset.open(dataset.path)
+    Path(dataset.path, "commit.json").write_text('{"schema": 1, "num_rows": "many"}')
+    with pytest.raises(CorruptDataError, match=r"commit\.json"):
+        OfflineDataset.open(dataset.path)
+
+
+def test_commit_that_leads_outside(dataset):
+    path = Path(dataset.path, "commit.json")
+    objects = json.loads(path.read_text())["objects"]
+    edit_json(path, objects={**objects, "../../etc/passwd": {"size": 1, "crc32c": 0}})
+    with pytest.raises(CorruptDataError, match="lies outside the dataset"):
+        OfflineDataset.open(dataset.path)
+
+
+def test_another_schema_version(dataset):
+    edit_json(Path(dataset.path, "commit.json"), schema=2)
+    with pytest.raises(DatasetError, match="got schema version 2; allowed: 1; use the release of dask-rl that wrote"):
+        OfflineDataset.open(dataset.path)
+
+
+def test_metadata_that_was_edited(dataset):
+    path = Path(dataset.path, "data/rewards/zarr.json")
+    text = path.read_text()
+    path.write_text(text.replace("float32", "float16"))
+    with pytest.raises(CorruptDataError, match=r"data/rewards/zarr.json .*got checksum"):
+        OfflineDataset.open(dataset.path)
+    path.write_text(text.replace("zstd", "blosc").replace("crc32c", "pickle"))
+    recommit(Path(dataset.path), "data/rewards/zarr.json")
+    with pytest.raises(CorruptDataError, match=r"got codec pickle; allowed: "):
+        OfflineDataset.open(dataset.path)
+    path.write_text(text.replace('"float32"', '"variable_length_utf8"'))
+    recommit(Path(dataset.path), "data/rewards/zarr.json")
+    with pytest.raises(CorruptDataError, match=r"got data type variable_length_utf8; allowed: "):
+        OfflineDataset.open(dataset.path)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda ends: ends - 1,  # the last is not the number of rows
+        lambda ends: np.concatenate([[1], ends[1:]]),  # an episode of one row
+        lambda ends: np.concatenate([ends[1::-1], ends[2:]]),  # backwards
+    ],
+)
+def test_episode_ends_that_do_not_fit(dataset, edit):
+    path = Path(dataset.path, "meta/episode_ends/c/0")
+    raw = edit(dataset.episode_ends).astype("<i8").tobytes()
+    path.write_bytes(raw + crc32c(raw).to_bytes(4, "little"))
+    recommit(Path(dataset.path), "meta/episode_ends/c/0")
+    with pytest.raises(CorruptDataError, match="got ends that do not fit"):
+        OfflineDataset.open(dataset.path)
+
+
+def overwrite_value(dataset, field: str, row: int, value) -> None:
+    """Change one value with zarr-python and make every checksum agree again."""
+    array = zarr.open_group(dataset.path, mode="r+")[f"data/{field}"]
+    array[row] = value
+    keys = [key for key in dataset.contents.commit.objects if key.startswith(f"data/{field}/c/")]
+    recommit(Path(dataset.path), *keys)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite(dataset, value):
+    overwrite_value(dataset, "rewards", 70, value)
+    spoiled = OfflineDataset.open(dataset.path)
+    spoiled.verify()
+    episode = int(np.searchsorted(dataset.episode_ends, 70, side="right"))
+    step = 70 - int(dataset.episode_starts[episode])
+    place = (
+        rf"{REWARDS} in dataset .* \(rewards, row 70, episode {episode}, step {step}\): got {value}; allowed: finite"
+    )
+    with pytest.raises(InvalidDataError, match=place) as caught:
+        spoiled.verify(deep=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_end_in_the_middle_and_a_final_row_that_is_not_empty(dataset):
+    start = int(dataset.episode_starts[np.argmax(dataset.episode_lengths)])
+    overwrite_value(dataset, "terminations", start, True)
+    with pytest.raises(InvalidDataError, match="an end at an episode's last step only"):
+        OfflineDataset.open(dataset.path).verify(deep=True)
+    overwrite_value(dataset, "actions", int(dataset.episode_ends[0]) - 1, 1.0)
+    with pytest.raises(InvalidDataError, match="0 in the row of a final observation"):
+        OfflineDataset.open(dataset.path).verify(deep=True)
+
+
+def test_paths_that_are_no_dataset(tmp_path):
+    with pytest.raises(DatasetNotFoundError, match="got no such path; allowed: a dask-rl dataset; check the path"):
+        OfflineDataset.open(tmp_path / "nothing.zarr")
+    zarr.create_group(tmp_path / "foreign.zarr").create_array("x", shape=(3,), dtype="i4")
+    with pytest.raises(DatasetError, match=r"got a Zarr store of another kind; .*dask-rl data import"):
+        OfflineDataset.open(tmp_path / "foreign.zarr")
+    with pytest.raises(DatasetError, match="got something that is no Zarr store"):
+        OfflineDataset.open(tmp_path)
+    (tmp_path / "file.h5").write_text("x")
+    with pytest.raises(DatasetError, match="got something that is no Zarr store"):
+        OfflineDataset.open(tmp_path / "file.h5")
+
+
+def test_a_zarr_v2_store_is_foreign(sample_data):
+    with pytest.raises(DatasetError, match="got a Zarr store of another kind"):
+        OfflineDataset.open(sample_data / "zarr_v2/pusht_cchi_v7_replay.zarr")

@@ -1,0 +1,153 @@
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
+
+from dask_rl.storage import ConfigError, DatasetWriter, Episode, OfflineDataset
+from dask_rl.storage.layout import ArrayLayout, parse_layout
+from dask_rl.storage.location import LocalDirectory
+from dask_rl.storage.reader import ShardReader, ZarrReader
+
+DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64"]
+CODECS = {"raw": [], "zstd": [ZstdCodec(level=1)], "gzip": [GzipCodec(level=1)]}
+
+
+@st.composite
+def stored_arrays(draw):
+    """A random array, how it is stored, and row ranges of it in random order."""
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    row_shape = tuple(draw(st.lists(st.integers(1, 5), max_size=2)))
+    num_rows = draw(st.integers(1, 300))
+    chunk_rows = 2 ** draw(st.integers(0, 5))
+    shard_rows = chunk_rows * 2 ** draw(st.integers(0, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    # Few different values, so that zstd makes chunks of different lengths.
+    data = rng.integers(0, 3, (num_rows, *row_shape)).astype(dtype)
+    bounds = st.tuples(st.integers(0, num_rows), st.integers(0, num_rows)).map(sorted)
+    ranges = draw(st.lists(bounds, min_size=1, max_size=8))
+    return data, shard_rows, chunk_rows, draw(st.sampled_from(sorted(CODECS))), draw(st.booleans()), ranges
+
+
+@given(stored_arrays())
+def test_direct_reader_and_zarr_python_agree(tmp_path_factory, case):
+    data, shard_rows, chunk_rows, codec, sharded, ranges = case
+    path = tmp_path_factory.mktemp("store")
+    group = zarr.create_group(path, zarr_format=3)
+    array = group.create_array(
+        "data/x",
+        shape=data.shape,
+        shards=(shard_rows, *data.shape[1:]) if sharded else None,
+        chunks=(chunk_rows, *data.shape[1:]),
+        dtype=data.dtype,
+        serializer=BytesCodec(endian="little" if data.dtype.itemsize > 1 else None),
+        compressors=[*CODECS[codec], Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
+    array[:] = data
+    layout = parse_layout("data/x", array.metadata.to_dict())
+    assert (layout is not None) == (sharded and codec != "gzip")
+    location = LocalDirectory(path)
+    readers = [ZarrReader(location, "data/x")]
+    if layout is not None:
+        readers.append(ShardReader(location, layout))
+    for reader in readers:
+        for start, stop in ranges:
+            rows = reader.read(start, stop)
+            assert rows.dtype == data.dtype
+            np.testing.assert_array_equal(rows, data[start:stop])
+            out = np.full_like(rows, 1)
+            assert reader.read(start, stop, out) is out
+            np.testing.assert_array_equal(out, data[start:stop])
+        reader.close()
+
+
+@settings(max_examples=15)
+@given(
+    dtype=st.sampled_from(["uint8", "float32", "float64"]),
+    shape=st.lists(st.integers(1, 4), max_size=2).map(tuple),
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=8),
+    shard_rows=st.sampled_from([None, 1, 16, 64]),
+    data=st.data(),
+)
+def test_what_the_writer_wrote_reads_equal_both_ways(tmp_path_factory, dtype, shape, lengths, shard_rows, data):
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("written") / "d.zarr"
+    space = spaces.Box(0, 255, shape, np.dtype(dtype).type)
+    with DatasetWriter(path, observation_space=space, action_space=spaces.Discrete(3), shard_rows=shard_rows) as writer:
+        for length in lengths:
+            flags = np.zeros(length, bool)
+            observations = rng.integers(0, 255, (length + 1, *shape)).astype(dtype)
+            writer.add_episode(Episode(observations, rng.integers(0, 3, length), rng.random(length), flags, flags))
+    dataset, group = OfflineDataset.open(path), zarr.open_group(path, mode="r")
+    dataset.verify(deep=True)
+    for field in dataset.arrays:
+        stored = group[f"data/{field}"][:]
+        start, stop = sorted(data.draw(st.tuples(*[st.integers(0, dataset.num_rows)] * 2)))
+        np.testing.assert_array_equal(dataset.read(field, start, stop), stored[start:stop])
+        np.testing.assert_array_equal(dataset.read(field, 0, dataset.num_rows), stored)
+
+
+def test_out_must_fit(dataset):
+    for out in (np.empty((5, 3)), np.empty((4, 3), np.float32), np.empty((5, 6), np.float32)[:, ::2]):
+        with pytest.raises(ConfigError, match=r"out: got .*; allowed: contiguous float32 \(5, 3\)"):
+            dataset.read("observations", 0, 5, out)
+
+
+def test_rows_outside_and_unknown_fields(dataset):
+    with pytest.raises(ConfigError, match=rf"rows: got \[0, {dataset.num_rows + 1}\)"):
+        dataset.read("rewards", 0, dataset.num_rows + 1)
+    with pytest.raises(ConfigError, match=r"field: got 'reward'; allowed: .*rewards"):
+        dataset.read("reward", 0, 1)
+
+
+def test_many_threads_read_the_same(dataset):
+    wanted = {field: dataset.read(field, 0, dataset.num_rows) for field in dataset.arrays}
+    faults: list[str] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(300):
+            field = str(rng.choice(list(wanted)))
+            start, stop = sorted(rng.integers(0, dataset.num_rows + 1, 2).tolist())
+            if rng.random() < 0.05:
+                dataset.close()
+            if not np.array_equal(dataset.read(field, start, stop), wanted[field][start:stop]):
+                faults.append(field)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+
+
+def test_more_shards_than_open_files(tmp_path, settings_of_pendulum, make_episodes):
+    with DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum, shard_rows=4) as writer:
+        writer.add_episodes(make_episodes(20))
+    dataset = OfflineDataset.open(tmp_path / "d.zarr")
+    stored = zarr.open_group(dataset.path, mode="r")["data/observations"][:]
+    assert dataset.num_rows > 4 * 70
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    np.testing.assert_array_equal(dataset.read("observations", 0, dataset.num_rows), stored)
+    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 66
+    dataset.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_unknown_layouts_are_left_to_zarr_python():
+    assert parse_layout("x", {}) is None
+    assert parse_layout("x", {"codecs": [{"name": "bytes", "configuration": {}}], "shape": [3]}) is None
+
+
+def test_layout_counts_chunks():
+    layout = ArrayLayout("data/x", np.dtype("<f4"), (3,), num_rows=100, shard_rows=64, chunk_rows=16, compressed=False)
+    assert layout.num_shards == 2
+    assert [layout.chunks_in_shard(number) for number in range(2)] == [4, 3]
+    assert layout.shard_key(1) == "data/x/c/1/0"

@@ -1,0 +1,85 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_rl.storage import (
+    ConfigError,
+    Normalize,
+    ScaleReward,
+    column_statistics,
+    returns_to_go,
+    transform_from_json,
+)
+
+
+def test_normalize_by_hand():
+    transform = Normalize(mean=(1.0, -2.0), std=(0.5, 3.0), eps=0.0)
+    rows = np.array([[1.0, 1.0], [2.0, -2.0]], np.float32)
+    wanted = [[0.0, 1.0], [2.0, 0.0]]
+    np.testing.assert_allclose(transform.apply(rows), wanted, rtol=1e-6)
+    out = np.empty_like(rows)
+    assert transform.apply(rows, out) is out
+    np.testing.assert_allclose(out, wanted, rtol=1e-6)
+    transform.apply(rows, rows)  # in place
+    np.testing.assert_allclose(rows, wanted, rtol=1e-6)
+
+
+def test_normalize_takes_images_and_float64():
+    transform = Normalize(mean=(1.0,) * 4, std=(2.0,) * 4, eps=0.0)
+    images = np.full((3, 2, 2), 5, np.uint8)
+    np.testing.assert_array_equal(transform.apply(images), np.full((3, 2, 2), 2, np.float32))
+    assert transform.apply(np.ones((3, 4))).dtype == np.float32
+
+
+def test_normalized_data_has_mean_0_and_std_1(dataset):
+    transform = Normalize.from_statistics(column_statistics(dataset, "observations"), eps=0.0)
+    steps = dataset.read("observations", 0, dataset.num_rows)[dataset.step_mask(0, dataset.num_rows)]
+    rows = transform.apply(steps).astype(np.float64)
+    np.testing.assert_allclose(rows.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(rows.std(axis=0), 1, rtol=1e-5)
+
+
+def test_scale_reward():
+    rewards = np.array([1.0, -3.0], np.float32)
+    np.testing.assert_array_equal(ScaleReward(2.0, 1.0).apply(rewards), [3.0, -5.0])
+    np.testing.assert_array_equal(rewards, [1.0, -3.0])
+    ScaleReward(2.0, 1.0).apply(rewards, rewards)
+    np.testing.assert_array_equal(rewards, [3.0, -5.0])
+
+
+@pytest.mark.parametrize("transform", [Normalize((1.0, 0.1), (0.5, 3.0)), ScaleReward(0.1, -1.0)])
+def test_json_round_trip(transform):
+    assert transform_from_json(json.loads(json.dumps(transform.to_json()))) == transform
+    with pytest.raises(ConfigError, match="transform: got 'x'; allowed: normalize, scale_reward"):
+        transform_from_json({"name": "x"})
+    with pytest.raises(ConfigError, match="normalize: std: got 1 numbers; allowed: 2"):
+        Normalize((1.0, 2.0), (1.0,))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=10),
+    discount=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    seed=st.integers(0, 5),
+)
+def test_returns_to_go_equal_the_definition(lengths, discount, seed):
+    ends = np.cumsum([length + 1 for length in lengths])
+    starts = np.concatenate([[0], ends[:-1]])
+    rewards = np.random.default_rng(seed).standard_normal(ends[-1])
+    rewards[ends - 1] = 0
+    wanted = np.zeros(len(rewards))
+    for start, end in zip(starts, ends, strict=True):
+        for row in range(start, end - 1):
+            powers = discount ** np.arange(end - 1 - row)
+            wanted[row] = np.sum(powers * rewards[row : end - 1])
+    np.testing.assert_allclose(returns_to_go(rewards, starts, ends, discount), wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_returns_to_go_keep_the_type():
+    rewards = np.array([1, 1, 0], np.float32)
+    result = returns_to_go(rewards, np.array([0]), np.array([3]), 0.5)
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, [1.5, 1.0, 0.0])
+    assert returns_to_go(rewards.astype(np.int64), np.array([0]), np.array([3]), 1.0).dtype == np.float32
