@@ -1,7 +1,7 @@
 """Batches: named tensors with a common first axis, per module."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ Batch = dict[str, torch.Tensor]
 observations (B, *obs), actions (B, *act), rewards (B,), terminations (B,) 0 or 1, next_observations (B, *obs),
 next_valid (B,) bool: whether next_observations is real, returns_to_go (B,), mask (B,) 0 or 1: rows that count.
 """
+
+_SCALARS = ("rewards", "terminations", "next_valid", "returns_to_go", "mask")
+"""One value a row."""
 
 MultiBatch = dict[ModuleID, Batch]
 """Batches by module id; always iterated in sorted order, so that all learners agree on it."""
@@ -39,6 +42,20 @@ def num_rows(batch: Batch) -> int:
             explain("batch", got=lengths, allowed="tensors of one length", fix="cut them to the same rows")
         )
     return next(iter(lengths.values()), 0)
+
+
+def check_batch(batch: Batch, required_fields: Sequence[str]) -> None:
+    """Raise ConfigError where a field is missing, or where (B, 1) would broadcast against (B,) in silence."""
+    missing = [name for name in required_fields if name not in batch]
+    if missing:
+        raise ConfigError(
+            explain("batch", got=f"no {', '.join(missing)}", allowed=list(required_fields), fix="add the fields")
+        )
+    for name in _SCALARS:
+        if name in batch and batch[name].dim() != 1:
+            raise ConfigError(
+                explain(f"batch: {name}", got=f"shape {tuple(batch[name].shape)}", allowed="(B,)", fix="squeeze it")
+            )
 
 
 def split_batch(batch: Batch, num_parts: int) -> list[Batch]:

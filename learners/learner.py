@@ -8,7 +8,7 @@ import torch
 from dask_rl.storage.errors import ConfigError, NonFiniteGradientError, explain
 
 from .algorithm import Phase
-from .batch import ModuleID, MultiBatch, as_multi_batch, batch_from_episodes, num_rows
+from .batch import ModuleID, MultiBatch, as_multi_batch, batch_from_episodes, check_batch, num_rows
 from .flat import SegmentKey
 from .iterator import BatchIterator, BatchSource
 from .learner_stages import LearnerStages
@@ -88,6 +88,7 @@ class Learner(LearnerStages):
         """One gradient step of every module in `batches`, phase by phase."""
         noise = {}
         for module_id, batch in batches.items():
+            check_batch(batch, self.algorithms[module_id].required_fields)
             streams = (shards, rows_per_shard) if shards else ((self.collective.rank,), num_rows(batch))
             noise[module_id] = self._noise[module_id].draw(self.step, *streams)
         rows = {module_id: num_valid_rows(batch) for module_id, batch in batches.items()}
@@ -115,6 +116,7 @@ class Learner(LearnerStages):
         metrics: CallMetrics,
     ) -> bool:
         """Run one phase; return whether its gradients were finite and applied."""
+        self.flat.reattach()  # a compiled phase writes to the buffer itself: nothing may be put back over it
         for module_id, losses in self.compute_gradients(phases, batches, noise).items():
             metrics.add_losses(module_id, losses)
         self.flat.reattach()

@@ -120,10 +120,14 @@ class LearnerState(Checkpointable):
         self._is_warm = False
         if collective.size == 1:
             return
-        counters = torch.tensor([self.step, self.weights_seq_no, self.num_skipped_steps], dtype=torch.int64)
-        counters = counters.to(self.device)
+        optimizers = [self.optimizers[key] for key in sorted(self.optimizers)]
+        mine = [self.step, self.weights_seq_no, self.num_skipped_steps, *(bool(o.tensors()) for o in optimizers)]
+        counters = torch.tensor(mine, dtype=torch.int64).to(self.device)
         collective.broadcast_(counters)
-        self.step, self.weights_seq_no, self.num_skipped_steps = (int(value) for value in counters)
+        self.step, self.weights_seq_no, self.num_skipped_steps, *have_state = counters.tolist()
+        # A learner that failed in the first step, or is new, would take part in fewer broadcasts than the others.
+        for optimizer, has_state in zip(optimizers, have_state, strict=True):
+            optimizer.ensure_state(bool(has_state))
         for tensor in self._shared_tensors():
             collective.broadcast_(tensor)
 

@@ -26,7 +26,8 @@ def masked_sum(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
 
 def expectile_loss(difference: torch.Tensor, expectile: float) -> torch.Tensor:
     """Return |τ − 1(u < 0)| · u², elementwise (Kostrikov et al. 2021, equation 5)."""
-    weight = torch.where(difference < 0, 1 - expectile, expectile)
+    # not where(…, 1 − τ, τ): two Python numbers make float32, whatever the difference is
+    weight = (expectile - (difference < 0).to(difference.dtype)).abs()
     return weight * difference.square()
 
 

@@ -50,7 +50,7 @@ class RLModule(nn.Module):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Copy values into parameters and buffers in place; a missing or misshapen one raises ConfigError."""
+        """Copy values into parameters and buffers in place; an unknown or misshapen one raises ConfigError."""
         own = self.state_dict()
         unknown = sorted(set(state) - set(own))
         if unknown:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,14 +24,12 @@ class MLP(nn.Module):
 
     def forward(self, x: torch.Tensor, masks: Sequence[torch.Tensor] | None = None) -> torch.Tensor:
         """Return (B, outputs)."""
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
-            x = layer(x)
-            if index < last:
-                x = F.relu(x)
-                if masks is not None:
-                    x = x * masks[index]
-        return x
+        *hidden, last = self.layers
+        for index, layer in enumerate(hidden):
+            x = F.relu(layer(x))
+            if masks is not None:
+                x = x * masks[index]
+        return _in_full_precision(last, x)
 
 
 class EnsembleLinear(nn.Module):
@@ -59,9 +58,19 @@ class EnsembleMLP(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (E, B, outputs)."""
         x = x.expand(self.members, *x.shape)
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
-            x = layer(x)
-            if index < last:
-                x = F.relu(x)
-        return x
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = F.relu(layer(x))
+        return _in_full_precision(last, x)
+
+
+def _in_full_precision(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Apply an output layer in the precision of its parameters, whatever autocast says.
+
+    bfloat16 holds three digits, and losses take differences of outputs that are nearly equal: Q = 100 and V = 100.2
+    would be the same number.
+    """
+    bias: Any = layer.bias
+    with torch.autocast(x.device.type, enabled=False):
+        out: torch.Tensor = layer(x.to(bias.dtype))
+    return out

@@ -64,11 +64,12 @@ class SegmentOptimizer:
         return out
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state saved by parameter name; names of other parameters raise CheckpointError."""
+        """Take over a state saved by parameter name; missing or other names raise CheckpointError."""
         self.optimizer.state.clear()
         if not state:
             return
         values = {name: torch.as_tensor(value) for name, value in state.items()}
+        self._check_complete(values)
         for parameter, slots in self._owned():
             self.optimizer.state[parameter] = self._gather(values, parameter, slots)
 
@@ -78,24 +79,46 @@ class SegmentOptimizer:
         gathered: dict[str, Any] = {}
         for full_name, value in values.items():
             key, _, name = full_name.partition(".")
-            if value.dim() == 0 and name in ("", slots[0].name):
+            # a scalar of the whole segment has no parameter's name; that of a 0-dim parameter has one
+            if value.dim() == 0 and name == ("" if self._is_flat else slots[0].name):
                 gathered[key] = value.detach().clone().to(parameter.device)
                 continue
             slot = next((slot for slot in slots if slot.name == name), None)
-            if slot is None:
-                if self._is_flat:
-                    raise CheckpointError(
-                        explain(
-                            f"optimizer state of {'/'.join(self.key)}",
-                            got=f"an entry for {name!r}",
-                            allowed=[slot.name for slot in slots],
-                            fix="load a checkpoint of the same networks",
-                        )
-                    )
-                continue
-            buffer = gathered.setdefault(key, torch.zeros_like(parameter.detach()))
-            self._part(buffer, slot).copy_(value)
+            if slot is not None:
+                buffer = gathered.setdefault(key, torch.zeros_like(parameter.detach()))
+                self._part(buffer, slot).copy_(value)
         return gathered
+
+    def _check_complete(self, state: Mapping[str, torch.Tensor]) -> None:
+        shapes: dict[str, dict[str, torch.Size]] = {}
+        for full_name, value in state.items():
+            key, _, name = full_name.partition(".")
+            if name:
+                shapes.setdefault(key, {})[name] = value.shape
+        wanted = {slot.name: slot.shape for slot in self._slots}
+        for key, got in shapes.items():
+            scalars = not self._is_flat and not any(got.values())  # the step counters, one a parameter
+            if got.keys() != wanted.keys() or (got != wanted and not scalars):
+                raise CheckpointError(
+                    explain(
+                        f"optimizer state {key} of {'/'.join(self.key)}",
+                        got={name: tuple(shape) for name, shape in got.items()},
+                        allowed={name: tuple(shape) for name, shape in wanted.items()},
+                        fix="load a checkpoint of the same networks",
+                    )
+                )
+
+    def ensure_state(self, present: bool) -> None:
+        """Have state tensors, zero where there were none, or have none: as the learner whose state is to come."""
+        if not present:
+            self.optimizer.state.clear()
+        elif not self.tensors():
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+            for group in self.optimizer.param_groups:
+                group["lr"] = 0.0  # a step that moves nothing makes them; `step` sets the rate anew
+            self.optimizer.step()
 
     def tensors(self) -> list[torch.Tensor]:
         """Return the state's tensors in a fixed order, to be copied to another learner."""

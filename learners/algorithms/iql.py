@@ -136,16 +136,15 @@ class IQL(Algorithm[IQLConfig]):
         """Return the losses of the phase's optimizers."""
         observations, actions, mask = batch["observations"], batch["actions"], row_mask(batch)
         losses: dict[str, torch.Tensor] = {}
-        values, next_values = self._values(module, batch, phase)
         if "value" in phase.optimizers or "policy" in phase.optimizers:
             with torch.no_grad():
                 target = module.action_values(module.target_critic, observations, actions).amin(0)
-            advantages = target - values
+            advantages = target - module.value(observations.flatten(1)).squeeze(-1)
         if "value" in phase.optimizers:
             losses["value_loss"] = masked_sum(expectile_loss(advantages, self.config.expectile), mask)
         if "critic" in phase.optimizers:
             predicted = module.action_values(module.critic, observations, actions)
-            errors = (self._targets(batch, next_values) - predicted).square().sum(0)
+            errors = (self._targets(module, batch) - predicted).square().sum(0)
             losses["critic_loss"] = masked_sum(errors, _bootstrap_mask(batch, mask))
         if "policy" in phase.optimizers:
             weights = torch.exp(self.config.temperature * advantages.detach()).clamp(max=MAX_WEIGHT)
@@ -153,17 +152,13 @@ class IQL(Algorithm[IQLConfig]):
             losses["policy_loss"] = masked_sum(-weights * module.policy.log_prob(observations, actions, masks), mask)
         return losses
 
-    def _values(self, module: IQLModule, batch: Batch, phase: Phase) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return V(s) and V(s′) without gradient, from one pass; V(s′) is empty where the phase needs none."""
-        observations = batch["observations"].flatten(1)
-        if "critic" not in phase.optimizers:
-            values = module.value(observations).squeeze(-1)
-            return values, values[:0].detach()
-        both = module.value(torch.cat([observations, batch["next_observations"].flatten(1)])).squeeze(-1)
-        return both[: len(observations)], both[len(observations) :].detach()
+    def _targets(self, module: IQLModule, batch: Batch) -> torch.Tensor:
+        """Return r + γ (1 − d) V(s′); where s′ is not real its value is left out, not multiplied by 0.
 
-    def _targets(self, batch: Batch, next_values: torch.Tensor) -> torch.Tensor:
-        """Return r + γ (1 − d) V(s′); where s′ is not real its value is left out, not multiplied by 0."""
+        V(s′) is a pass of its own: rows of s′ in the pass of V(s) would meet the gradient, and 0 · NaN is NaN.
+        """
+        with torch.no_grad():
+            next_values = module.value(batch["next_observations"].flatten(1)).squeeze(-1)
         bootstraps = batch["next_valid"].bool() & (batch["terminations"] == 0)
         bootstrap = torch.where(bootstraps, next_values, torch.zeros_like(batch["rewards"]))
         return batch["rewards"] + self.config.discount * bootstrap
