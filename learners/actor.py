@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 from distributed import get_worker
+from distributed.protocol.pickle import dumps, loads
+
+from dask_rl.storage.errors import DaskRLError, LearnerError, explain
 
 from .collective import ProcessGroup, Rendezvous, RendezvousStore, SingleProcess
 from .config import LearnerGroupConfig
@@ -23,15 +26,29 @@ class Outcome:
     """What a call gave: a value, or the error with its traceback as text."""
 
     value: Any = None
-    error: Exception | None = None
+    error: DaskRLError | None = None
     traceback: str = ""
+
+
+def pack(value: Any) -> bytes:
+    """Serialise for the other side of a call.
+
+    Dask's own actor calls stay pending for ever when an argument or a result cannot be serialised; this raises.
+    """
+    packed: bytes = dumps(value)
+    return packed
+
+
+def unpack(packed: bytes) -> Any:
+    """Read back `pack`."""
+    return loads(packed)
 
 
 class LearnerActor:
     """Rank `rank` of a group of `size` learners.
 
     Its methods run one after the other on one thread of the worker; `health` runs on the worker's event loop and
-    answers meanwhile. Every public method but `health` returns an Outcome, so that an error of the learner is never
+    answers meanwhile. Every public method but `call` and `health` returns an Outcome, so that a learner's error is never
     taken for a lost process.
     """
 
@@ -59,6 +76,14 @@ class LearnerActor:
         if self._learner is None:
             raise RuntimeError("the learner is used before it is built")
         return self._learner
+
+    def call(self, method: str, arguments: bytes) -> bytes:
+        """Call a method from another process: packed arguments in, a packed Outcome out, whatever happens."""
+        outcome = self._guarded("unpacking a call", lambda: unpack(arguments))
+        if outcome.error is None:
+            outcome = getattr(self, method)(*outcome.value)
+        packed = self._guarded("packing a result", pack, outcome)
+        return pack(packed) if packed.error is not None else bytes(packed.value)
 
     def build(self) -> Outcome:
         """Set threads and device, build the learner; the value says where it runs."""
@@ -137,12 +162,21 @@ class LearnerActor:
             "last_error": self._last_error,
         }
 
+    def _as_own(self, error: Exception, state: str) -> DaskRLError:
+        """Wrap foreign errors: their classes need not exist, or be picklable, where the caller is."""
+        if isinstance(error, DaskRLError):
+            return error
+        where = f"learner {self._rank}, {state}"
+        return LearnerError(
+            explain(where, got=f"{type(error).__name__}: {error}", fix="mend the function that raised it")
+        )
+
     def _guarded(self, state: str, function: Callable[..., Any], *args: Any) -> Outcome:
         self._state, self._busy_since = state, time.monotonic()
         try:
             return Outcome(value=function(*args))
         except Exception as error:  # the boundary of the process: whatever it is, the caller is told
             self._last_error = f"{type(error).__name__}: {error}"
-            return Outcome(error=error, traceback=traceback.format_exc())
+            return Outcome(error=self._as_own(error, state), traceback=traceback.format_exc())
         finally:
             self._state, self._busy_since = "ready", None

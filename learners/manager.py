@@ -9,14 +9,12 @@ from distributed import Client
 
 from dask_rl.storage.errors import (
     ConfigError,
-    DaskRLError,
-    LearnerError,
     LearnerLostError,
     WaitTimeoutError,
     explain,
 )
 
-from .actor import LearnerActor, Outcome
+from .actor import LearnerActor, Outcome, pack, unpack
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,15 @@ class _Done:
         return self.outcome
 
 
+@dataclass(frozen=True)
+class _Packed:
+    future: Any
+
+    def result(self, timeout: float) -> Outcome:
+        outcome: Outcome = unpack(self.future.result(timeout))
+        return outcome
+
+
 class LocalHandle:
     """An actor in this process; calls are made at once."""
 
@@ -103,8 +110,7 @@ class DaskHandle:
 
     def submit(self, method: str, *args: Any) -> PendingCall:
         """Start the call on the worker."""
-        call: PendingCall = getattr(self._actor, method)(*args)
-        return call
+        return _Packed(self._actor.call(method, pack(args)))
 
     def release(self) -> None:
         """Drop proxy and future; the worker frees the actor."""
@@ -178,7 +184,8 @@ class ActorManager:
             return self._lost(actor_id, error)
         if outcome.error is None:
             return CallResult(actor_id, outcome.value)
-        return CallResult(actor_id, error=_as_learner_error(actor_id, outcome))
+        outcome.error.add_note(f"On learner {actor_id}:\n{outcome.traceback}")
+        return CallResult(actor_id, error=outcome.error)
 
     def _lost(self, actor_id: int, error: Exception) -> CallResult:
         self._healthy.discard(actor_id)
@@ -208,22 +215,6 @@ def _distance_from_cause(error: Exception) -> int:
     if isinstance(error, LearnerLostError):
         return 2 if "lost connection" in str(error) else 1
     return 3 if isinstance(error, WaitTimeoutError) else 0
-
-
-def _as_learner_error(actor_id: int, outcome: Outcome) -> Exception:
-    """Keep our own errors, wrap others; the remote traceback goes along as a note."""
-    error = outcome.error
-    if not isinstance(error, DaskRLError):
-        message = explain(
-            f"learner {actor_id}",
-            got=f"{type(error).__name__}: {error}",
-            fix="mend the function that raised it",
-        )
-        wrapped = LearnerError(message)
-        wrapped.__cause__ = error
-        error = wrapped
-    error.add_note(f"On learner {actor_id}:\n{outcome.traceback}")
-    return error
 
 
 def start_actors(
