@@ -299,7 +299,7 @@ def test_losses_are_pure(case):
 # Aliases: in an annotation linters take the shapes for types.
 Rows, Flags = Float[torch.Tensor, "B"], Bool[torch.Tensor, "B"]
 Observations, Actions = Float[torch.Tensor, "B obs"], Shaped[torch.Tensor, "B *act"]
-Losses = dict[str, Float[torch.Tensor, ""]]
+Scalar = Float[torch.Tensor, ""]
 
 
 @jaxtyped(typechecker=beartype)
@@ -314,7 +314,7 @@ def checked_losses(
     terminations: Rows,
     next_observations: Observations,
     next_valid: Flags,
-) -> Losses:
+) -> dict[str, Scalar]:
     batch = {
         "observations": observations, "actions": actions, "rewards": rewards, "terminations": terminations,
         "next_observations": next_observations, "next_valid": next_valid,
@@ -355,6 +355,8 @@ def test_observations_of_any_number_of_axes(case):
         assert torch.equal(value, flat[key])
 
 
+# torch's compiler uses what torch has deprecated.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [Case({"name": "bc"}, "discrete"), Case({"name": "iql", "dropout": 0.2}, "continuous")], ids=str
