@@ -1,0 +1,84 @@
+import numpy as np
+import numpy.testing as npt
+import pytest
+import torch
+
+from dask_rl.learners.batch import (
+    DEFAULT_MODULE_ID,
+    as_multi_batch,
+    batch_from_episodes,
+    check_batch,
+    num_rows,
+    returns_to_go,
+    split_batch,
+)
+from dask_rl.storage.episode import Episode
+from dask_rl.storage.errors import ConfigError
+
+
+def test_returns_to_go():
+    npt.assert_allclose(returns_to_go(np.array([1.0, 2.0, 4.0]), 0.5), [3.0, 4.0, 4.0])
+    assert returns_to_go(np.array([1, 1], np.float32), 1.0).dtype == np.float64
+
+
+def test_episodes_end_to_end():
+    def episode(length, terminated, has_final):
+        ends = np.zeros(length, bool)
+        ends[-1] = True
+        no = np.zeros(length, bool)
+        observations = np.arange(length + 1, dtype=np.float32)[:, None] + 10 * length
+        return Episode(
+            observations,
+            np.arange(length),
+            np.ones(length, np.float32),
+            ends if terminated else no,
+            no if terminated else ends,
+            has_final_observation=has_final,
+        )
+
+    batch = batch_from_episodes([episode(2, True, True), episode(3, False, False)], torch.float64, 0.5)
+    assert batch["observations"].flatten().tolist() == [20, 21, 30, 31, 32]
+    assert batch["next_observations"].flatten().tolist() == [21, 22, 31, 32, 33]
+    assert batch["terminations"].tolist() == [0, 1, 0, 0, 0]
+    assert batch["next_valid"].tolist() == [True, True, True, True, False]
+    assert batch["actions"].tolist() == [0, 1, 0, 1, 2]
+    assert batch["returns_to_go"].tolist() == [1.5, 1, 1.75, 1.5, 1]
+    assert {name: t.dtype for name, t in batch.items()} == {
+        "observations": torch.float64,
+        "next_observations": torch.float64,
+        "next_valid": torch.bool,
+        "actions": torch.int64,
+        "rewards": torch.float64,
+        "terminations": torch.float64,
+        "returns_to_go": torch.float64,
+    }
+
+
+def test_multi_batches_are_sorted_and_a_plain_one_is_the_default_modules():
+    plain = {"rewards": torch.zeros(2)}
+    assert as_multi_batch(plain) == {DEFAULT_MODULE_ID: plain}
+    assert list(as_multi_batch({"b": plain, "a": plain})) == ["a", "b"]
+    assert as_multi_batch({}) == {}
+
+
+def test_number_of_rows():
+    assert num_rows({}) == 0
+    assert num_rows({"x": torch.zeros(3, 2), "y": torch.zeros(3)}) == 3
+    with pytest.raises(ConfigError, match=r"batch: got \{'x': 3, 'y': 4\}; allowed: tensors of one length"):
+        num_rows({"x": torch.zeros(3), "y": torch.zeros(4)})
+
+
+def test_split_is_contiguous_and_copies_nothing():
+    batch = {"x": torch.arange(7)}
+    parts = split_batch(batch, 3)
+    assert [part["x"].tolist() for part in parts] == [[0, 1], [2, 3], [4, 5, 6]]
+    assert parts[1]["x"].data_ptr() == batch["x"][2:].data_ptr()
+
+
+def test_check_batch_names_what_is_wrong():
+    batch = {"rewards": torch.zeros(3), "mask": torch.ones(3)}
+    check_batch(batch, ("rewards",))
+    with pytest.raises(ConfigError, match=r"batch: got no actions; allowed: .*; add the fields\."):
+        check_batch(batch, ("actions", "rewards"))
+    with pytest.raises(ConfigError, match=r"batch: mask: got shape \(3, 1\); allowed: \(B,\)"):
+        check_batch({**batch, "mask": torch.ones(3, 1)}, ("rewards",))

@@ -1,0 +1,67 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_rl.learners.minibatch import count_minibatches, cyclic_minibatches
+from dask_rl.storage.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("rows", "epochs", "size", "count"),
+    [([512], 1, 128, 4), ([96], 2, 16, 12), ([100], 3, 32, 10), ([32], 1, 128, 1), ([256, 64], 1, 32, 8)],
+)
+def test_counts(rows, epochs, size, count):
+    assert count_minibatches(rows, epochs, size) == count
+
+
+def test_whole_batches_once_an_epoch():
+    assert count_minibatches([7, 9], 3, None) == 3
+    batch = {"m": {"x": torch.arange(5)}}
+    assert [b["m"]["x"].tolist() for b in cyclic_minibatches(batch, 2, None)] == [[0, 1, 2, 3, 4]] * 2
+
+
+@given(
+    rows=st.integers(1, 40),
+    others=st.integers(1, 40),
+    size=st.integers(1, 25),
+    epochs=st.integers(1, 4),
+    seed=st.none() | st.integers(0, 2**31),
+)
+def test_every_row_comes_round_equally_often(rows, others, size, epochs, seed):
+    batch = {
+        "b": {"x": torch.arange(rows), "y": 10 * torch.arange(rows)},
+        "a": {"x": torch.arange(others)},
+    }
+    count = count_minibatches([rows, others], epochs, size)
+    assert count == math.ceil(epochs * max(rows, others) / size)
+    minibatches = list(cyclic_minibatches(batch, count, size, shuffle_seed=seed))
+    assert len(minibatches) == count
+    for module_id, total in (("a", others), ("b", rows)):
+        seen = torch.cat([minibatch[module_id]["x"] for minibatch in minibatches])
+        assert len(seen) == count * size
+        for start in range(0, len(seen) - total + 1, total):
+            assert sorted(seen[start : start + total].tolist()) == list(range(total))
+        if seed is None:
+            assert seen.tolist() == [i % total for i in range(count * size)]
+    assert all(torch.equal(10 * minibatch["b"]["x"], minibatch["b"]["y"]) for minibatch in minibatches)
+
+
+def test_reshuffled_at_each_wrap_and_reproducible():
+    batch = {"m": {"x": torch.arange(50)}}
+    orders = [[b["m"]["x"].tolist() for b in cyclic_minibatches(batch, 2, 50, shuffle_seed=seed)] for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0][0] != orders[0][1]
+
+
+def test_sequences_stay_intact():
+    batch = {"m": {"x": torch.arange(24).view(6, 4)}}
+    for minibatch in cyclic_minibatches(batch, 3, 4, shuffle_seed=0):
+        assert (minibatch["m"]["x"].diff(dim=1) == 1).all()
+
+
+def test_an_empty_module_is_refused():
+    with pytest.raises(ConfigError, match=r"batch of module 'a': got 0 rows"):
+        next(cyclic_minibatches({"a": {"x": torch.zeros(0)}, "b": {"x": torch.zeros(2)}}, 1, 2))
