@@ -1,0 +1,135 @@
+"""What README.md and CONTRIBUTING.md show is what works: their code is extracted and run."""
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dask_rl import OfflineDataset, TrainJob, import_dataset, load_policy, train
+from dask_rl.learners.algorithms import registry
+from dask_rl.pipeline.cli import run
+from dask_rl.pipeline.job import parse_job
+from dask_rl.storage.formats import registry as formats
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+
+
+def console(page: str, program: str) -> list[str]:
+    lines = "".join(blocks(page, "console")).splitlines()
+    return [line for line in lines if line.startswith(f"{program} ")]
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Import a code block as a module that can be pickled by name."""
+
+    def load_block(code: str, name: str):
+        (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return load_block
+
+
+def test_the_python_example_is_short_and_runs(tmp_path, monkeypatch, capsys):
+    example = blocks("README.md", "python")[0]
+    assert len([line for line in example.splitlines() if line]) <= 10
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "README.md", "exec"), {})
+    collected, loss, evaluated = capsys.readouterr().out.splitlines()
+    num_steps, data_return = collected.split()
+    assert int(num_steps) == 2000
+    assert float(data_return) < 0
+    assert float(evaluated) < 0
+    assert np.isfinite(float(loss))
+
+
+def test_the_example_of_a_writer_writes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), {})
+    with OfflineDataset.open("mine.zarr") as dataset:
+        assert (dataset.num_steps, dataset.num_episodes) == (4, 1)
+        assert dataset.episode(0).terminated
+
+
+def test_the_job_is_a_job():
+    job = parse_job(blocks("README.md", "yaml")[0])
+    assert (job.algorithm.name, job.learners.num_learners, job.run) == ("bc", 2, "runs/cartpole-bc")
+
+
+@pytest.mark.parametrize("line", console("README.md", "dask-rl"))
+def test_every_command_and_option_exists(line, capsys):
+    words = shlex.split(line)[1:]
+    path = words[:2] if words[0] == "data" else words[:1]
+    assert run([*path, "--help"]) == 0
+    shown = capsys.readouterr().out
+    for word in words:
+        if word.startswith("--"):
+            assert re.search(rf"{word}\b", shown), f"{' '.join(path)} has no {word}"
+
+
+def test_every_command_is_shown(capsys):
+    shown = {tuple(shlex.split(line)[1:3]) for line in console("README.md", "dask-rl")}
+    for group in ([], ["data"]):
+        run([*group, "--help"])
+        commands = re.findall(r"^│ (\w+) ", capsys.readouterr().out.partition("Commands")[2], re.MULTILINE)
+        assert commands
+        for command in commands:
+            assert any(words[: len(group) + 1] == (*group, command)[:2] for words in shown), f"{command} is missing"
+
+
+@pytest.mark.parametrize("line", [line for page in PAGES for line in console(page, "make")])
+def test_every_make_target_exists(line):
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert line.split()[1] in targets
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_the_algorithm_of_the_guide_learns(load, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+    load(blocks("CONTRIBUTING.md", "python")[0], "guide_rwr")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), {})
+    settings = {"name": "rwr", "temperature": 2, "hidden_sizes": [16]}
+    job = TrainJob(dataset="mine.zarr", algorithm=settings, num_steps=40, batch_size=8, num_shards=2, run="run")
+    first = train(job.model_copy(update={"num_steps": 1, "run": "first"})).final_metrics["policy_loss"]
+    assert train(job).final_metrics["policy_loss"] < first
+    policy = load_policy("run")
+    assert policy(np.zeros((2, 3), np.float32)).shape == (2,)
+
+
+def test_the_importer_of_the_guide_imports(load, tmp_path, monkeypatch):
+    importer = load(blocks("CONTRIBUTING.md", "python")[1], "guide_npz").NpzFolderImporter()
+    monkeypatch.setitem(formats.IMPORTERS, importer.name, importer)
+    source = tmp_path / "source"
+    source.mkdir()
+    for number, terminated in enumerate((True, False)):
+        observations = np.full((4, 2), number, np.float32)
+        actions, rewards = np.zeros((3, 1), np.float32), np.ones(3, np.float32)
+        np.savez(
+            source / f"{number}.npz", observations=observations, actions=actions, rewards=rewards, terminated=terminated
+        )
+    summary = import_dataset(source, tmp_path / "d.zarr")
+    assert (summary.format, summary.num_steps, summary.num_episodes) == ("npz-folder", 6, 2)
+    assert (summary.num_terminated, summary.num_truncated, summary.return_mean) == (1, 1, 3.0)
