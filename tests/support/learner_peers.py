@@ -1,6 +1,7 @@
 """Spawned processes that run functions of tests, and groups of ranks in threads or in those processes."""
 
 import multiprocessing
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -13,8 +14,7 @@ import torch
 from dask_rl.learners.collective import ProcessGroup, Rendezvous, RendezvousStore
 
 HOST = "127.0.0.1"
-held: dict[str, Any] = {}
-"""What a process keeps between two calls."""
+_held: list[ProcessGroup] = []
 
 
 def _serve(connection: Connection) -> None:
@@ -91,6 +91,17 @@ class Peers:
 
 def join_group(rank: int, size: int, rendezvous: Rendezvous, timeout_seconds: float = 20, store=None) -> ProcessGroup:
     return ProcessGroup(rendezvous, rank, size, transport="gloo", timeout_seconds=timeout_seconds, store=store)
+
+
+def join_and_hold(rank: int, rendezvous: Rendezvous) -> int:
+    """Be one of two ranks that does nothing more; return the process's id."""
+    _held.append(join_group(rank, 2, rendezvous))
+    return os.getpid()
+
+
+def leave() -> None:
+    """Leave the group of `join_and_hold`."""
+    _held.pop().close()
 
 
 def run_in_threads(size: int, function: Callable[[ProcessGroup], Any]) -> list[Any]:

@@ -1,0 +1,60 @@
+import gymnasium
+import numpy as np
+import numpy.testing as npt
+import pytest
+import torch
+from distributed.protocol import deserialize, serialize
+from learner_cases import ACTIONS, OBSERVATIONS, make_learner
+
+from dask_rl.learners.module import RLModuleSpec
+from dask_rl.learners.policy import Policy
+from dask_rl.storage.transforms import Normalize
+
+
+def make_policy(kind, normalize=None, **settings):
+    learner = make_learner({"name": "iql", **settings}, kind)
+    weights = learner.module["default_module"].get_state(inference_only=True)
+    spec = RLModuleSpec(OBSERVATIONS, ACTIONS[kind])
+    return learner, Policy(spec, learner.config.algorithm, weights, normalize)
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+def test_acts_as_the_learners_module_and_travels(kind):
+    learner, policy = make_policy(kind, dropout=0.5)
+    observations = np.random.default_rng(0).normal(size=(20, 3))
+    expected = learner.module["default_module"].forward_inference(torch.from_numpy(observations)).detach().numpy()
+    for one in (policy, deserialize(*serialize(policy))):
+        actions = one(observations)
+        assert actions.dtype == ACTIONS[kind].dtype
+        npt.assert_allclose(actions, expected, rtol=1e-5)
+
+
+def test_discrete_actions_begin_at_the_spaces_start():
+    learner, _ = make_policy("discrete")
+    module = learner.module["default_module"]
+    for choice in range(3):
+        bias = np.full(3, -50.0)
+        bias[choice] = 50
+        module.set_state({"policy.network.layers.2.bias": bias})
+        weights = module.get_state(inference_only=True)
+        policy = Policy(RLModuleSpec(OBSERVATIONS, ACTIONS["discrete"]), learner.config.algorithm, weights)
+        assert policy(np.zeros((2, 3))).tolist() == [choice + 1] * 2
+
+
+def test_observations_are_normalised_as_in_training():
+    normalize = Normalize(mean=np.array([1.0, 2.0, 3.0]), std=np.array([2.0, 0.5, 1.0]))
+    _, plain = make_policy("continuous")
+    _, policy = make_policy("continuous", normalize)
+    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    npt.assert_array_equal(policy(observations), plain(normalize.apply(observations)))
+    assert not np.array_equal(policy(observations), plain(observations))
+
+
+def test_unbounded_means_are_clipped_to_one_sided_bounds():
+    space = gymnasium.spaces.Box(np.array([0.0, -1.0], np.float32), np.array([np.inf, 1.0], np.float32))
+    learner = make_learner({"name": "bc"})
+    spec = RLModuleSpec(OBSERVATIONS, space)
+    module = learner.algorithms["default_module"].build_module(spec)
+    module.set_state({"policy.network.layers.2.bias": np.array([-50.0, 50.0])})
+    policy = Policy(spec, learner.config.algorithm, module.get_state())
+    assert policy(np.zeros((1, 3))).tolist() == [[0.0, 1.0]]
