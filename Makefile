@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "creating .venv …" >&2
 	@$(PYTHON) -m venv .venv
 	@echo "installing dask-rl and what it needs (a few minutes at the first time, most of it torch) …" >&2
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,formats]"
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev,formats]"
 	@touch $@
 	@echo "ready" >&2
 
