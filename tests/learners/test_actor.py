@@ -1,0 +1,164 @@
+"""The actor as the plain class that it is, without a cluster."""
+
+import asyncio
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from learner_cases import make_batch, make_learner, weights
+from learner_peers import HOST
+
+from dask_rl.learners.actor import LearnerActor, Outcome, pack, unpack
+from dask_rl.learners.collective import RendezvousStore, SingleProcess
+from dask_rl.learners.learner import Learner
+from dask_rl.learners.request import UpdateRequest
+from dask_rl.storage.errors import ConfigError, LearnerError, LearnerLostError
+
+
+def make_actor(rank=0, size=1, seed=0, learner_class=Learner, **learners):
+    template = make_learner({"name": "iql"}, seed=seed, **{"num_threads_per_learner": 1, **learners})
+    return LearnerActor(template.config, template.module_spec, rank, size, learner_class)
+
+
+def request(batch, number=1):
+    return UpdateRequest(number, batch={"default_module": batch})
+
+
+def health(actor):
+    return asyncio.run(actor.health())
+
+
+def test_a_life():
+    actor = make_actor()
+    assert health(actor)["state"] == "starting"
+    built = actor.build()
+    assert built.error is None
+    assert built.value == {"rank": 0, "pid": os.getpid(), "device": "cpu", "threads": 1}
+    assert actor.join(None).error is None
+    outcome = actor.run(request(make_batch("continuous", 6)))
+    assert outcome.value["all_modules"]["step"] == 1
+    assert actor.apply(lambda learner, factor: learner.step * factor, {"factor": 5}) == Outcome(value=5)
+    assert health(actor) == {
+        "rank": 0, "state": "ready", "step": 1, "seconds_in_call": 0.0, "last_error": None
+    }  # fmt: skip
+    assert actor.close().error is None
+
+
+def test_errors_are_outcomes_and_leave_the_actor_usable():
+    actor = make_actor()
+    early = actor.run(request(make_batch("continuous", 6)))
+    assert "used before it is built" in str(early.error)
+    actor.build()
+    wrong = actor.run(UpdateRequest(1, batch={"x": make_batch("continuous", 6)}))
+    assert isinstance(wrong.error, ConfigError)
+    assert "unknown modules" in wrong.traceback
+    assert health(actor)["last_error"].startswith("ConfigError: batch")
+    failing = actor.apply(lambda learner: 1 / 0, {})
+    assert isinstance(failing.error, LearnerError)
+    assert "ZeroDivisionError" in str(failing.error)
+    assert actor.run(request(make_batch("continuous", 6))).value["all_modules"]["step"] == 1
+    assert health(actor)["state"] == "ready"
+
+
+class Waiting(Learner):
+    started, go_on = threading.Event(), threading.Event()
+
+    def before_gradient_based_update(self, timesteps):
+        self.started.set()
+        assert self.go_on.wait(20)
+
+
+def test_health_answers_during_an_update():
+    actor = make_actor(learner_class=Waiting)
+    actor.build()
+    thread = threading.Thread(target=actor.run, args=(request(make_batch("continuous", 6)),))
+    thread.start()
+    assert Waiting.started.wait(20)
+    during = health(actor)
+    Waiting.go_on.set()
+    thread.join(20)
+    assert during["state"] == "updating"
+    assert during["seconds_in_call"] > 0
+    assert health(actor)["step"] == 1
+
+
+def make_pair():
+    actors = [make_actor(rank, 2, seed=rank, transport="gloo") for rank in range(2)]
+    for actor in actors:
+        actor.build()
+    return actors
+
+
+def on_both(actors, method, arguments):
+    outcomes = [None, None]
+
+    def work(rank):
+        outcomes[rank] = getattr(actors[rank], method)(*arguments[rank])
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return outcomes
+
+
+def meet(actors, generation):
+    store = RendezvousStore(HOST, generation, 20)
+    actors[0]._store = store
+    for outcome in on_both(actors, "join", [(store.rendezvous,)] * 2):
+        assert outcome.error is None, outcome.traceback
+
+
+def test_a_failing_learner_frees_its_peer_and_the_next_generation_trains():
+    actors = make_pair()
+    meet(actors, 1)
+    batches = [make_batch("continuous", 6, seed) for seed in range(2)]
+    for outcome in on_both(actors, "run", [(request(batch),) for batch in batches]):
+        assert outcome.value["all_modules"]["step"] == 1
+    bad = [(request(batches[0], 2),), (UpdateRequest(2, batch={"x": batches[1]}),)]
+    freed, failed = on_both(actors, "run", bad)
+    assert isinstance(failed.error, ConfigError)
+    assert isinstance(freed.error, LearnerLostError)
+    meet(actors, 2)
+    for outcome in on_both(actors, "run", [(request(batch, 3),) for batch in batches]):
+        assert outcome.value["all_modules"]["step"] == 2
+    one, other = (weights(actor.learner) for actor in actors)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    for actor in actors:
+        assert actor.close().error is None
+
+
+def test_a_learner_that_fails_in_the_very_first_step_can_join_again():
+    actors = make_pair()
+    meet(actors, 1)
+    batches = [make_batch("continuous", 6, seed) for seed in range(2)]
+    # rank 0 gets through its step, rank 1 breaks between exchange and optimizer: only rank 0 has optimizer state
+    learner = actors[1].learner
+    learner.apply_gradients = lambda keys: 1 / 0
+    done, failed = on_both(actors, "run", [(request(batch),) for batch in batches])
+    assert done.error is None
+    assert "ZeroDivisionError" in str(failed.error)
+    del learner.apply_gradients
+    meet(actors, 2)
+    for outcome in on_both(actors, "run", [(request(batch, 2),) for batch in batches]):
+        assert outcome.value["all_modules"]["step"] == 2
+    assert torch.equal(actors[0].learner.flat.data, actors[1].learner.flat.data)
+
+
+@pytest.mark.parametrize("value", [lambda: threading.Lock(), lambda: make_batch])
+def test_calls_from_another_process_always_get_an_answer(value):
+    actor = make_actor()
+    assert unpack(actor.call("build", pack(()))).value["rank"] == 0
+    outcome = unpack(actor.call("apply", pack((lambda learner: value(), {}))))
+    assert (outcome.error is None) == (value() is make_batch)
+    assert isinstance(unpack(actor.call("build", b"garbage")).error, Exception)
+
+
+def test_leaving_a_group():
+    actor = make_actor()
+    actor.build()
+    assert actor.join(None).error is None
+    assert isinstance(actor.learner.collective, SingleProcess)
