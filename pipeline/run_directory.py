@@ -61,6 +61,13 @@ class RunDirectory:
         with RunLock(self.path / "run.lock"):
             yield self
 
+    def refuse_if_live(self) -> None:
+        """Raise RunStateError where another process works on the run; writes nothing."""
+        lock = self.path / "run.lock"
+        if lock.exists():
+            with RunLock(lock):
+                pass
+
     def require(self) -> "RunDirectory":
         """Return self where this is a run; raise RunStateError where it is not."""
         if not self.job_file.is_file():

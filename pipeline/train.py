@@ -9,6 +9,7 @@ from typing import Any
 
 from distributed import Client
 
+from dask_rl.learners.batch import DEFAULT_MODULE_ID
 from dask_rl.learners.config import LearnerGroupConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.metrics import merge_results
@@ -16,6 +17,7 @@ from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import CheckpointError, ConfigError, explain
 
 from .cluster import open_cluster
+from .environments import check_environment
 from .evaluate import evaluate
 from .job import TrainJob, job_differences, load_job
 from .progress import Progress, no_progress
@@ -69,25 +71,25 @@ def train(
         DatasetError, LearnerError, WaitTimeoutError: see their docstrings; the same job resumes.
     """
     run = RunDirectory(job.run)
-    done = _finished(run, job)
-    if done is not None:
-        return done
-    with run.locked(), stop or StopRequest() as request:
+    with stop or StopRequest() as request:
+        run.refuse_if_live()
+        done = _finished(run, job)
+        if done is not None:
+            return done
         resolved = _resolve(run, job)
         data = open_training_data(resolved)
-        with _connect(resolved, client) as connected:
-            group = LearnerGroup(
-                LearnerGroupConfig(
-                    algorithm=resolved.algorithm,
-                    learners=resolved.learners,
-                    seed=resolved.seed,
-                    num_steps=resolved.num_steps,
-                ),
-                module_spec=data.module_spec,
-                client=connected,
-            )
-            with group, progress("train", resolved.num_steps, "steps") as display:
-                return _Training(run, resolved, data, group, connected).to_end(request, display)
+        if resolved.evaluation is not None:
+            check_environment(data.module_spec.modules[DEFAULT_MODULE_ID], resolved.evaluation)
+        # Nothing is written before all of this fits together.
+        with (
+            _connect(resolved, client) as connected,
+            run.locked(),
+            _make_group(resolved, data, connected) as group,
+            progress("train", job.num_steps, "steps") as display,
+        ):
+            write_atomic(run.path / "resolved.yaml", resolved.to_yaml())
+            write_atomic(run.job_file, job.to_yaml())
+            return _Training(run, resolved, data, group, connected).to_end(request, display)
 
 
 @contextlib.contextmanager
@@ -97,6 +99,11 @@ def _connect(job: TrainJob, client: Client | None) -> Iterator[Client | None]:
         return
     with open_cluster(job.cluster, num_workers=max(1, job.learners.num_learners)) as own:
         yield own
+
+
+def _make_group(job: TrainJob, data: TrainingData, client: Client | None) -> LearnerGroup:
+    config = LearnerGroupConfig(algorithm=job.algorithm, learners=job.learners, seed=job.seed, num_steps=job.num_steps)
+    return LearnerGroup(config, module_spec=data.module_spec, client=client)
 
 
 def _finished(run: RunDirectory, job: TrainJob) -> TrainResult | None:
@@ -110,15 +117,11 @@ def _finished(run: RunDirectory, job: TrainJob) -> TrainResult | None:
 
 
 def _resolve(run: RunDirectory, job: TrainJob) -> TrainJob:
-    """Return the job without any auto, as it was resolved at the first start."""
-    resolved_file = run.path / "resolved.yaml"
-    if run.job_file.exists() and resolved_file.exists():
-        _refuse_changes(run, job)
-        return load_job(resolved_file)
-    resolved = job.model_copy(update={"learners": job.learners.resolved(job.num_steps)})
-    write_atomic(resolved_file, resolved.to_yaml())
-    write_atomic(run.job_file, job.to_yaml())
-    return resolved
+    """Return the job without any auto, as it was resolved at the first start; before the first checkpoint, anew."""
+    if CheckpointStore(run.checkpoints).latest() is None:
+        return job.model_copy(update={"learners": job.learners.resolved(job.num_steps)})
+    _refuse_changes(run, job)
+    return load_job(run.path / "resolved.yaml")
 
 
 def _refuse_changes(run: RunDirectory, job: TrainJob) -> None:
