@@ -20,6 +20,8 @@ observations (B, *obs), actions (B, *act), rewards (B,), terminations (B,) 0 or 
 next_valid (B,) bool: whether next_observations is real, returns_to_go (B,), mask (B,) 0 or 1: rows that count.
 """
 
+OBSERVATION_FIELDS = ("observations", "next_observations")
+
 _SCALARS = ("rewards", "terminations", "next_valid", "returns_to_go", "mask")
 """One value a row."""
 

@@ -8,7 +8,16 @@ import torch
 from dask_rl.storage.errors import ConfigError, NonFiniteGradientError, explain
 
 from .algorithm import Phase
-from .batch import ModuleID, MultiBatch, as_multi_batch, batch_from_episodes, check_batch, num_rows
+from .batch import (
+    OBSERVATION_FIELDS,
+    Batch,
+    ModuleID,
+    MultiBatch,
+    as_multi_batch,
+    batch_from_episodes,
+    check_batch,
+    num_rows,
+)
 from .flat import SegmentKey
 from .iterator import BatchIterator, BatchSource
 from .learner_stages import LearnerStages
@@ -52,7 +61,8 @@ class Learner(LearnerStages):
     def _run_iterator(self, iterator: BatchIterator, num_iters: int, metrics: CallMetrics) -> None:
         for _ in range(num_iters):
             with metrics.timed("waiting"):
-                batches = as_multi_batch(iterator.next_batch())
+                given = as_multi_batch(iterator.next_batch())
+                batches = {module_id: self._cast(batch) for module_id, batch in given.items()}
             with metrics.timed("computing"):
                 self._step(batches, iterator.shards, iterator.rows_per_shard, metrics)
 
@@ -66,7 +76,7 @@ class Learner(LearnerStages):
                 explain("batch", got=f"unknown modules {unknown}", allowed=list(self.module), fix="use these ids")
             )
         kept = {
-            module_id: {name: self._to_device(tensor) for name, tensor in batches[module_id].items()}
+            module_id: self._cast(batches[module_id])
             for module_id in sorted(batches)
             if module_id not in request.modules_to_skip
         }
@@ -80,9 +90,16 @@ class Learner(LearnerStages):
             with metrics.timed("computing"):
                 self._step(minibatch, (), 0, metrics)
 
-    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.to(self.device, dtype, non_blocking=True)
+    def _cast(self, batch: Batch) -> Batch:
+        """Return a batch on the learner's device, floats and observations in its dtype; copies where they are not."""
+        return {
+            name: tensor.to(
+                self.device,
+                self.dtype if tensor.is_floating_point() or name in OBSERVATION_FIELDS else tensor.dtype,
+                non_blocking=True,
+            )
+            for name, tensor in batch.items()
+        }
 
     def _step(self, batches: MultiBatch, shards: Sequence[int], rows_per_shard: int, metrics: CallMetrics) -> None:
         """One gradient step of every module in `batches`, phase by phase."""

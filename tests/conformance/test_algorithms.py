@@ -182,7 +182,7 @@ def test_one_two_and_four_learners_end_with_the_same_weights(case):
 
 @all_cases
 def test_going_on_after_restoring_is_bit_identical(case, tmp_path):
-    source = ShardedSourceInFloat32(case.kind, (0, 1, 2, 3))
+    source = ShardedSource(case.kind, (0, 1, 2, 3))
 
     def run(learner, number):
         result = learner.run(UpdateRequest(number, source=source, num_iters=4))[DEFAULT_MODULE_ID]
@@ -205,16 +205,6 @@ def test_going_on_after_restoring_is_bit_identical(case, tmp_path):
     for key, optimizer in learner.optimizers.items():
         for a, b in zip(optimizer.tensors(), other.optimizers[key].tensors(), strict=True):
             assert torch.equal(a, b)
-
-
-class ShardedSourceInFloat32(ShardedSource):
-    def open(self, device, timeout_seconds):
-        iterator = super().open(device, timeout_seconds)
-        in_float64 = iterator.next_batch
-        iterator.next_batch = lambda: {
-            name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in in_float64().items()
-        }
-        return iterator
 
 
 @all_cases

@@ -351,6 +351,22 @@ def test_an_iterable_goes_round_and_is_kept_between_calls():
     assert learner.get_state("iterators") == {"iterators": {"x": {"step": 7}}}
 
 
+@pytest.mark.parametrize("source", ["batch", "iterator"])
+def test_data_of_another_dtype_is_cast(source):
+    batch = make_batch("continuous", 6)
+    for name in ("observations", "next_observations"):
+        batch[name] = (10 * batch[name]).round().to(torch.int16)
+    batch["rewards"] = batch["rewards"].float()
+    exact = {name: tensor.double() if tensor.dtype != torch.bool else tensor for name, tensor in batch.items()}
+    learner, other = make_learner({"name": "iql"}), make_learner({"name": "iql"})
+    update(other, exact)
+    if source == "batch":
+        update(learner, batch)
+    else:
+        learner.run(UpdateRequest(1, source=IterableSource([batch], "x")))
+    assert same(weights(learner), weights(other))
+
+
 def test_an_empty_iterable_is_named():
     learner = make_learner({"name": "bc"})
     with pytest.raises(ConfigError, match="iterator 'empty': got no batch"):
