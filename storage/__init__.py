@@ -1,5 +1,6 @@
 """Data at rest: datasets, formats, checkpoints. Knows numpy and zarr, neither torch nor distributed."""
 
+from .checkpoint import CheckpointStore, load_checkpoint, save_checkpoint
 from .dataset import OfflineDataset
 from .episode import Episode
 from .errors import (
@@ -29,6 +30,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "ArraySpec",
     "CheckpointError",
+    "CheckpointStore",
     "ConfigError",
     "CorruptDataError",
     "DaskRLError",
@@ -52,7 +54,9 @@ __all__ = [
     "describe_space",
     "explain",
     "infer_box",
+    "load_checkpoint",
     "returns_to_go",
+    "save_checkpoint",
     "space_from_json",
     "space_to_json",
     "spaces_equal",

@@ -4,12 +4,20 @@ import json
 import os
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import zarr
 
-from dask_rl.storage import CorruptDataError, DatasetError, DatasetNotFoundError, InvalidDataError, OfflineDataset
+from dask_rl.storage import (
+    CorruptDataError,
+    DatasetError,
+    DatasetNotFoundError,
+    DatasetWriter,
+    InvalidDataError,
+    OfflineDataset,
+)
 from dask_rl.storage.layout import crc32c, encode_index
 
 
@@ -118,7 +126,31 @@ def test_a_flip_in_compressed_data(dataset):
     dataset.read("terminations", 0, 128)
 
 
-def test_a_chunk_beyond_the_end_and_a_stray_shard(dataset):
+def test_an_absurd_length_in_compressed_data_reserves_no_memory(dataset):
+    path = Path(dataset.path, "data/terminations/c/2")
+    path.write_bytes(path.read_bytes()[:-20] + encode_index(np.array([[0, 2**40]], np.uint64)))
+    with pytest.raises(CorruptDataError, match=r"got 1099511627776 bytes at 0; allowed: a chunk inside the file"):
+        dataset.read("terminations", 128, 192)
+
+
+def test_a_chunk_beyond_the_last_row(tmp_path, settings_of_pendulum, make_episodes):
+    with (
+        mock.patch("dask_rl.storage.blocking.MAX_CHUNK_BYTES", 64),
+        DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum, shard_rows=1024) as writer,
+    ):
+        writer.add_episodes(make_episodes())
+        dataset = writer.finish()
+    layout, path = dataset.contents.layouts["rewards"], Path(dataset.path, "data/rewards/c/0")
+    content = path.read_bytes()
+    index = np.frombuffer(content[-layout.index_bytes : -4], "<u8").reshape(-1, 2).copy()
+    index[-1] = index[0]
+    path.write_bytes(content[: -layout.index_bytes] + encode_index(index))
+    recommit(Path(dataset.path), "data/rewards/c/0")
+    with pytest.raises(CorruptDataError, match=r"data/rewards/c/0 .*got a chunk beyond the last row"):
+        OfflineDataset.open(dataset.path).verify(deep=True)
+
+
+def test_a_stray_shard(dataset):
     stray = Path(dataset.path, "data/rewards/c/99")
     stray.write_bytes(b"x")
     with pytest.raises(CorruptDataError, match="data/rewards/c/99"):

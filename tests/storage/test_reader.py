@@ -1,5 +1,6 @@
 import threading
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -64,6 +65,9 @@ def test_direct_reader_and_zarr_python_agree(tmp_path_factory, case):
             out = np.full_like(rows, 1)
             assert reader.read(start, stop, out) is out
             np.testing.assert_array_equal(out, data[start:stop])
+        # Single rows, here and there: parts of chunks that are held or known to be good.
+        for row in np.random.default_rng(0).permutation(len(data))[:60].tolist():
+            np.testing.assert_array_equal(reader.read(row, row + 1), data[row : row + 1])
         reader.close()
 
 
@@ -72,18 +76,16 @@ def test_direct_reader_and_zarr_python_agree(tmp_path_factory, case):
     dtype=st.sampled_from(["uint8", "float32", "float64"]),
     shape=st.lists(st.integers(1, 4), max_size=2).map(tuple),
     lengths=st.lists(st.integers(1, 50), min_size=1, max_size=8),
-    shard_rows=st.sampled_from([None, 1, 16, 64]),
+    shard_rows=st.sampled_from([None, 1, 16, 64, 256]),
+    chunk_bytes=st.sampled_from([64, 1 << 20]),
     data=st.data(),
 )
-def test_what_the_writer_wrote_reads_equal_both_ways(tmp_path_factory, dtype, shape, lengths, shard_rows, data):
-    rng = np.random.default_rng(0)
+def test_what_the_writer_wrote_reads_equal_both_ways(
+    tmp_path_factory, dtype, shape, lengths, shard_rows, chunk_bytes, data
+):
     path = tmp_path_factory.mktemp("written") / "d.zarr"
-    space = spaces.Box(0, 255, shape, np.dtype(dtype).type)
-    with DatasetWriter(path, observation_space=space, action_space=spaces.Discrete(3), shard_rows=shard_rows) as writer:
-        for length in lengths:
-            flags = np.zeros(length, bool)
-            observations = rng.integers(0, 255, (length + 1, *shape)).astype(dtype)
-            writer.add_episode(Episode(observations, rng.integers(0, 3, length), rng.random(length), flags, flags))
+    with mock.patch("dask_rl.storage.blocking.MAX_CHUNK_BYTES", chunk_bytes):
+        write_random(path, np.dtype(dtype), shape, lengths, shard_rows)
     dataset, group = OfflineDataset.open(path), zarr.open_group(path, mode="r")
     dataset.verify(deep=True)
     for field in dataset.arrays:
@@ -91,6 +93,27 @@ def test_what_the_writer_wrote_reads_equal_both_ways(tmp_path_factory, dtype, sh
         start, stop = sorted(data.draw(st.tuples(*[st.integers(0, dataset.num_rows)] * 2)))
         np.testing.assert_array_equal(dataset.read(field, start, stop), stored[start:stop])
         np.testing.assert_array_equal(dataset.read(field, 0, dataset.num_rows), stored)
+
+
+def write_random(path, dtype, shape, lengths, shard_rows):
+    rng = np.random.default_rng(0)
+    space = spaces.Box(0, 255, shape, dtype.type)
+    with DatasetWriter(path, observation_space=space, action_space=spaces.Discrete(3), shard_rows=shard_rows) as writer:
+        for length in lengths:
+            flags = np.zeros(length, bool)
+            observations = rng.integers(0, 255, (length + 1, *shape)).astype(dtype)
+            columns = rng.integers(0, 3, length), rng.random(length), flags, flags
+            writer.add_episode(Episode(observations, *columns))
+
+
+def test_chunks_wholly_beyond_the_end_are_absent(tmp_path):
+    with mock.patch("dask_rl.storage.blocking.MAX_CHUNK_BYTES", 64):
+        write_random(tmp_path / "d.zarr", np.dtype("f4"), (3,), [40, 40], 64)
+    dataset = OfflineDataset.open(tmp_path / "d.zarr")
+    reader = dataset.reader("observations")
+    assert reader.layout.chunks_per_shard == 4
+    assert reader.stored_chunks(0).tolist() == [True] * 4
+    assert reader.stored_chunks(1).tolist() == [True, True, False, False]  # rows 64 to 81
 
 
 def test_out_must_fit(dataset):
