@@ -80,15 +80,15 @@ class ShardAssembler:
                 receipt = dict(zip(keys.values(), entries, strict=True))
             self._build.write_receipt(self._num_shards, receipt)
         for key, entry in receipt.items():
-            self.objects[key] = StoredObject(size=entry["size"], crc32c=entry["crc32c"])
+            self.objects[key] = StoredObject(size=entry["size"], sha256=entry["sha256"])
         self._num_shards += 1
         self._num_rows += self._fill
         self._fill = 0
 
-    def _write_shard(self, path: str, key: str, raw: RawShard) -> dict[str, int]:
+    def _write_shard(self, path: str, key: str, raw: RawShard) -> dict[str, Any]:
         encoded = encode_shard(self._layouts[path], raw)
         self._build.write_object(key, encoded)
-        return {"size": encoded.size, "crc32c": encoded.crc32c, "digest": raw.digest}
+        return {"size": encoded.size, "sha256": encoded.sha256, "digest": raw.digest}
 
     def _plan_layouts(self) -> dict[str, ArrayLayout]:
         """Fix the sizes when the first shard is full, or the data has come to its end before."""

@@ -21,7 +21,7 @@ from .errors import DatasetError, explain
 from .files import fsync_path, make_directory, write_atomically
 from .schema import ATTRIBUTES_KEY, COMMIT_NAME, METADATA_NAME
 
-Receipt = dict[str, dict[str, int]]  # object key -> size, crc32c and digest (of the raw rows)
+Receipt = dict[str, dict[str, Any]]  # object key -> size, sha256 and digest (of the raw rows)
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOENT, errno.EEXIST)

@@ -1,5 +1,6 @@
 """Opening a dataset: what must hold before anyone reads a row. Cheap: a directory walk and a few small files."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from .errors import CorruptDataError, DatasetError, DatasetNotFoundError, explain
-from .layout import CRC_BYTES, ArrayLayout, crc32c, parse_layout
+from .layout import CRC_BYTES, ArrayLayout, parse_layout
 from .location import REMEDY, Location
 from .manifest import Commit, content_hash
 from .schema import (
@@ -237,9 +238,9 @@ def _read_checked(location: Location, commit: Commit, key: str) -> bytes:
     if key not in commit.objects:
         raise _corrupt(location, COMMIT_NAME, f"no entry for {key}", "an entry for every file")
     raw = location.read(key)
-    found = crc32c(raw)
-    if found != commit.objects[key].crc32c:
-        raise _corrupt(location, key, f"checksum {found:08x}", f"{commit.objects[key].crc32c:08x} as committed")
+    found, wanted = hashlib.sha256(raw).hexdigest(), commit.objects[key].sha256
+    if found != wanted:
+        raise _corrupt(location, key, f"sha256 {found[:12]}…", f"{wanted[:12]}… as committed")
     return raw
 
 

@@ -1,5 +1,6 @@
 """Rows to the bytes of one shard file. Pure, and the same bytes for the same rows."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ class EncodedShard:
 
     buffers: Sequence[Bytes]
     size: int
-    crc32c: int
+    sha256: str
     """Of the whole file."""
 
 
@@ -74,7 +75,7 @@ def encode_shard(layout: ArrayLayout, raw: RawShard) -> EncodedShard:
     """Encode the chunks of one shard; chunks wholly beyond the last row stay absent in the index."""
     index = np.full((layout.chunks_per_shard, 2), ABSENT, "<u8")
     buffers: list[Bytes] = []
-    size = file_crc = 0
+    size, digest = 0, hashlib.sha256()
     for i, chunk in enumerate(raw.chunks):
         body = np.frombuffer(zstd.compress(chunk, ZSTD_LEVEL), np.uint8) if layout.compressed else chunk
         checksum = crc32c(body) if layout.compressed else raw.crcs[i]
@@ -82,6 +83,8 @@ def encode_shard(layout: ArrayLayout, raw: RawShard) -> EncodedShard:
         buffers += [body.data, tail]
         index[i] = size, len(body) + CRC_BYTES
         size += len(body) + CRC_BYTES
-        file_crc = crc32c(tail, crc32c(body, file_crc))
+        digest.update(body.data)
+        digest.update(tail)
     index_bytes = encode_index(index)
-    return EncodedShard([*buffers, index_bytes], size + len(index_bytes), crc32c(index_bytes, file_crc))
+    digest.update(index_bytes)
+    return EncodedShard([*buffers, index_bytes], size + len(index_bytes), digest.hexdigest())

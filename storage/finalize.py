@@ -1,5 +1,6 @@
 """The finaliser: the metadata of a dataset whose shards are on disk, written by zarr-python."""
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from zarr.storage import LocalStore
 
 from .encoding import ZSTD_LEVEL
 from .files import fsync_path
-from .layout import ArrayLayout, crc32c
+from .layout import ArrayLayout
 from .manifest import StoredObject
 from .schema import ATTRIBUTES_KEY, ArraySpec, DatasetAttributes, fill_value
 
@@ -78,7 +79,7 @@ def collect_objects(store: Path, shards: Mapping[str, StoredObject]) -> dict[str
             continue
         fsync_path(path)
         content = path.read_bytes()
-        objects[key] = StoredObject(size=len(content), crc32c=crc32c(content))
+        objects[key] = StoredObject(size=len(content), sha256=hashlib.sha256(content).hexdigest())
     return objects
 
 

@@ -20,8 +20,8 @@ class StoredObject(BaseModel):
 
     size: int = Field(ge=1)
     """In bytes."""
-    crc32c: int = Field(ge=0, lt=2**32)
-    """Of the whole file."""
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    """Of the whole file. A CRC would not do: that of bytes with their own CRC behind them is the same for all bytes."""
 
 
 def _inside(key: str) -> str:
@@ -65,7 +65,7 @@ def content_hash(commit: Commit, attributes: DatasetAttributes, array_metadata: 
     """
     arrays = {key: {name: meta.get(name) for name in _ARRAY_IDENTITY} for key, meta in array_metadata.items()}
     objects = {
-        key: [entry.size, entry.crc32c]
+        key: [entry.size, entry.sha256]
         for key, entry in commit.objects.items()
         if PurePosixPath(key).name != METADATA_NAME
     }

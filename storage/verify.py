@@ -1,5 +1,6 @@
 """Verification: every byte is what was committed, and every value is one that a learner may see."""
 
+import hashlib
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,7 +11,6 @@ import numpy.typing as npt
 from .blocking import block_ranges, choose_block_rows
 from .contents import Contents, load_contents
 from .errors import InvalidDataError, explain
-from .layout import crc32c
 from .location import REMEDY, Location
 from .reader import RowReader, ShardReader
 from .schema import COMMIT_NAME, OBSERVATIONS, TERMINATIONS, TRUNCATIONS, ArraySpec
@@ -137,11 +137,11 @@ def _require(good: Array, dataset: Verifiable, spec: ArraySpec, first_row: int, 
 
 
 def _check_object(location: Location, contents: Contents, key: str) -> None:
-    wanted = contents.commit.objects[key].crc32c
-    found = 0
+    wanted = contents.commit.objects[key].sha256
+    digest = hashlib.sha256()
     for piece in location.pieces(key):
-        found = crc32c(piece, found)
-    if found != wanted:
+        digest.update(piece)
+    if digest.hexdigest() != wanted:
         array = key.partition("/c/")[0]
         rows = (0, contents.commit.num_rows)
-        raise corrupt(location, key, array, rows, f"checksum {found:08x}", f"{wanted:08x} as committed")
+        raise corrupt(location, key, array, rows, f"sha256 {digest.hexdigest()[:12]}…", f"{wanted[:12]}… as committed")

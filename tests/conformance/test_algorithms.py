@@ -1,28 +1,17 @@
 """What every algorithm must do, for every kind of action space that it supports.
 
-A new algorithm adds its variants to CASES and passes.
+A new algorithm adds its variants to tests/support/algorithm_cases.py and passes.
 """
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from beartype import beartype
-from jaxtyping import Bool, Float, Shaped, TypeCheckError, jaxtyped
-from learner_cases import (
-    ACTIONS,
-    OBSERVATIONS,
-    ShardedSource,
-    gradients,
-    make_batch,
-    make_learner,
-    update,
-    weights,
-)
+from algorithm_cases import CASES, COMPILED, UNSUPPORTED, checked_losses, noise_for, relative
+from jaxtyping import TypeCheckError
+from learner_cases import ACTIONS, OBSERVATIONS, ShardedSource, gradients, make_batch, make_learner, update, weights
 from learner_peers import run_in_threads
 
 from dask_rl.learners.algorithms.registry import algorithm_names, build_algorithm, get_algorithm, parse_algorithm
@@ -31,34 +20,6 @@ from dask_rl.learners.module import RLModuleSpec
 from dask_rl.learners.policy import Policy
 from dask_rl.learners.request import UpdateRequest
 from dask_rl.storage.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Case:
-    """One variant of an algorithm for one kind of action space."""
-
-    settings: dict[str, Any]
-    kind: str
-    smooth: dict[str, Any] = field(default_factory=dict)
-    """Settings under which the losses of the toy problem fall in every step."""
-
-    def __str__(self) -> str:
-        return "-".join([*(str(value) for value in self.settings.values()), self.kind])
-
-
-CASES = [
-    Case({"name": "bc"}, "continuous"),
-    Case({"name": "bc", "policy": "deterministic"}, "continuous"),
-    Case({"name": "bc"}, "discrete"),
-    *(
-        Case({"name": "iql", "update_order": order}, kind, {"temperature": 0.0})
-        for order in ("simultaneous", "sequential")
-        for kind in ("continuous", "discrete")
-    ),
-    Case({"name": "iql", "dropout": 0.2}, "continuous", {"temperature": 0.0, "dropout": 0.0}),
-]
-UNSUPPORTED: dict[str, tuple[str, ...]] = {"bc": (), "iql": ()}
-"""Kinds of action space that an algorithm has no meaning for."""
 
 all_cases = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -69,14 +30,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def noise_for(learner, rows):
-    return {name: t.clone() for name, t in learner._noise[DEFAULT_MODULE_ID].draw(0, (0,), rows).items()}
-
-
-def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((got.double() - wanted.double()).norm() / wanted.double().norm())
 
 
 def test_every_registered_algorithm_is_here():
@@ -286,32 +239,6 @@ def test_losses_are_pure(case):
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-# Aliases: in an annotation linters take the shapes for types.
-Rows, Flags = Float[torch.Tensor, "B"], Bool[torch.Tensor, "B"]
-Observations, Actions = Float[torch.Tensor, "B obs"], Shaped[torch.Tensor, "B *act"]
-Scalar = Float[torch.Tensor, ""]
-
-
-@jaxtyped(typechecker=beartype)
-def checked_losses(
-    algorithm: Any,
-    module: Any,
-    noise: Any,
-    phase: Any,
-    observations: Observations,
-    actions: Actions,
-    rewards: Rows,
-    terminations: Rows,
-    next_observations: Observations,
-    next_valid: Flags,
-) -> dict[str, Scalar]:
-    batch = {
-        "observations": observations, "actions": actions, "rewards": rewards, "terminations": terminations,
-        "next_observations": next_observations, "next_valid": next_valid,
-    }  # fmt: skip
-    return algorithm.losses(module, batch, noise, phase)
-
-
 @all_cases
 def test_losses_are_scalars_and_wrong_shapes_are_refused(case):
     learner = make_learner(case.settings, case.kind)
@@ -348,9 +275,7 @@ def test_observations_of_any_number_of_axes(case):
 # torch's compiler uses what torch has deprecated.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [Case({"name": "bc"}, "discrete"), Case({"name": "iql", "dropout": 0.2}, "continuous")], ids=str
-)
+@pytest.mark.parametrize("case", COMPILED, ids=str)
 def test_compiled_and_eager_agree(case):
     settings = {**case.settings, "learning_rate": 1e-3}
     eager, compiled = (make_learner(settings, case.kind, precision="fp32", compile=c) for c in ("off", "on"))

@@ -257,6 +257,7 @@ def test_normalized_actions_are_mapped_to_the_bounds(case: Case, folder: Path) -
     options = ImportOptions(environment="Pendulum-v1", normalized_actions=True)
     summary = import_dataset(path, folder / "dest/d.zarr", options=options, overwrite=True)
     assert summary.notes == ()
+    assert noted.content_hash != summary.content_hash
     with OfflineDataset.open(folder / "dest/d.zarr") as dataset:
         np.testing.assert_allclose(dataset.episode(0).actions, 2 * episodes[0].actions, rtol=1e-6)
 

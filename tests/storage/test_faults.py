@@ -1,5 +1,6 @@
 """Every fault is one line that names file, array, rows and the remedy."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -36,7 +37,7 @@ def recommit(root: Path, *keys: str) -> None:
     commit = json.loads((root / "commit.json").read_text())
     for key in keys:
         content = (root / key).read_bytes()
-        commit["objects"][key] = {"size": len(content), "crc32c": crc32c(content)}
+        commit["objects"][key] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     (root / "commit.json").write_text(json.dumps(commit))
 
 
@@ -175,7 +176,7 @@ def test_garbled_commit(dataset):
 def test_commit_that_leads_outside(dataset):
     path = Path(dataset.path, "commit.json")
     objects = json.loads(path.read_text())["objects"]
-    edit_json(path, objects={**objects, "../../etc/passwd": {"size": 1, "crc32c": 0}})
+    edit_json(path, objects={**objects, "../../etc/passwd": {"size": 1, "sha256": "0" * 64}})
     with pytest.raises(CorruptDataError, match="lies outside the dataset"):
         OfflineDataset.open(dataset.path)
 
@@ -190,7 +191,7 @@ def test_metadata_that_was_edited(dataset):
     path = Path(dataset.path, "data/rewards/zarr.json")
     text = path.read_text()
     path.write_text(text.replace("float32", "float16"))
-    with pytest.raises(CorruptDataError, match=r"data/rewards/zarr.json .*got checksum"):
+    with pytest.raises(CorruptDataError, match=r"data/rewards/zarr.json .*got sha256"):
         OfflineDataset.open(dataset.path)
     path.write_text(text.replace("zstd", "blosc").replace("crc32c", "pickle"))
     recommit(Path(dataset.path), "data/rewards/zarr.json")

@@ -256,3 +256,15 @@ def test_a_real_dataset_read_back_equal(sample_data, tmp_path):
     dataset = OfflineDataset.open(tmp_path / "d.zarr")
     assert (dataset.num_episodes, dataset.num_rows) == (206, 25_650)
     np.testing.assert_array_equal(dataset.read("observations", 0, dataset.num_rows), state.astype(np.float32))
+
+
+def test_the_content_hash_depends_on_every_value(tmp_path, make_episodes, settings_of_pendulum):
+    # A CRC of a shard file would not do: a chunk with its own CRC behind it has the same one whatever it holds.
+    (episode, *_) = make_episodes(1)
+    hashes = set()
+    for reward in (0.0, 1.0):
+        rewards = episode.rewards.copy()
+        rewards[1] = reward
+        path = tmp_path / f"{reward}.zarr"
+        hashes.add(write(path, [replace(episode, rewards=rewards)], settings_of_pendulum).content_hash)
+    assert len(hashes) == 2
