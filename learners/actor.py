@@ -48,8 +48,8 @@ class LearnerActor:
     """Rank `rank` of a group of `size` learners.
 
     Its methods run one after the other on one thread of the worker; `health` runs on the worker's event loop and
-    answers meanwhile. Every public method but `call` and `health` returns an Outcome, so that a learner's error is never
-    taken for a lost process.
+    answers meanwhile. Every public method but `call` and `health` returns an Outcome: a learner's error is never taken
+    for a lost process.
     """
 
     def __init__(

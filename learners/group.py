@@ -1,11 +1,10 @@
 """LearnerGroup: one or many learners that take every step together."""
 
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from distributed import Client, LocalCluster, get_client
 
 from dask_rl.storage.checkpoint import load_metadata
@@ -13,19 +12,19 @@ from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError, explain
 
 from .actor import LearnerActor
-from .batch import Batch, ModuleID, MultiBatch, as_multi_batch
-from .checkpointable import Checkpointable, Components, State, select_state, to_arrays
+from .batch import Batch, MultiBatch, as_multi_batch
 from .config import LearnerGroupConfig
+from .group_state import GroupState
 from .iterator import BatchSource, IterableSource
 from .learner import Learner
-from .manager import ActorManager, CallResult, LocalHandle, start_actors, values
+from .manager import ActorManager, LocalHandle, start_actors, values
 from .metrics import Result
 from .module import MultiRLModuleSpec, RLModuleSpec
 from .request import UpdateRequest
 from .splitting import UpdatePlan, plan_batch_update, plan_episode_update
 
 
-class LearnerGroup(Checkpointable):
+class LearnerGroup(GroupState):
     """A group of learners with equal weights, each on its own worker, or one in this process.
 
     Args:
@@ -55,9 +54,7 @@ class LearnerGroup(Checkpointable):
             raise ConfigError(explain("module_spec", got="no module", allowed="at least one", fix="give it a module"))
         resolved = config.learners.resolved(config.num_steps)
         self.config = config.model_copy(update={"learners": resolved}, deep=True)
-        self._generation = 0
         self._must_join = True
-        self._num_requests = 0
         try:
             self._manager = self._start(client, learner_class)
             self._manager.call_all("build", timeout=resolved.startup_timeout_seconds, stage="building")
@@ -109,10 +106,6 @@ class LearnerGroup(Checkpointable):
     def is_remote(self) -> bool:
         """Whether the learners live on Dask workers."""
         return not self.is_local
-
-    def __len__(self) -> int:
-        """Return the number of learners."""
-        return len(self.manager)
 
     def _join(self) -> None:
         """Form the next generation: all learners meet and take over rank 0's state."""
@@ -257,64 +250,6 @@ class LearnerGroup(Checkpointable):
         self._must_join = False
         return results
 
-    def foreach_learner(
-        self,
-        func: Callable[..., Any],
-        *,
-        remote_actor_ids: Sequence[int] | None = None,
-        timeout_seconds: float | None = None,
-        **kwargs: Any,
-    ) -> list[CallResult]:
-        """Call func(learner, **kwargs) on each learner; results in order, each a value or an error.
-
-        Args:
-            func: at most once a learner; its failure is reported, not repeated.
-            remote_actor_ids: which learners; None: all, []: none.
-            timeout_seconds: for all together; None: `learners.update_timeout_seconds`.
-            kwargs: passed on to func.
-        """
-        ids = range(len(self)) if remote_actor_ids is None else remote_actor_ids
-        timeout = self.config.learners.update_timeout_seconds if timeout_seconds is None else timeout_seconds
-        arguments = [(func, kwargs)] * len(ids)
-        return self.manager.call("apply", arguments, timeout=timeout, stage="running a function", actor_ids=list(ids))
-
-    # -- state ---------------------------------------------------------------------------------------------------
-
-    def get_state(self, components: Components = None, *, not_components: Components = None) -> State:
-        """Return learner 0's state under "learner", which all learners share; see LearnerState.get_state."""
-        results = self.foreach_learner(_get_state, remote_actor_ids=[0])
-        return select_state({"learner": results[0].get()}, components, not_components)
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Give all learners the parts of a state that are there."""
-        if "learner" in state:
-            values(self.foreach_learner(_set_state, state=to_arrays(state["learner"])))
-            counters = state["learner"].get("counters", {})
-            self._num_requests = max(self._num_requests, int(counters.get("weights_seq_no", 0)))
-
-    def get_weights(
-        self, module_ids: Collection[ModuleID] | None = None, *, inference_only: bool = False
-    ) -> dict[ModuleID, dict[str, torch.Tensor]]:
-        """Return the weights by module id and parameter name."""
-        ids = None if module_ids is None else sorted(module_ids)
-        results = self.foreach_learner(
-            _get_weights, remote_actor_ids=[0], module_ids=ids, inference_only=inference_only
-        )
-        weights: dict[ModuleID, dict[str, torch.Tensor]] = results[0].get()
-        return weights
-
-    def set_weights(self, weights: Mapping[ModuleID, Mapping[str, Any]]) -> None:
-        """Give all learners these weights."""
-        self.set_state({"learner": {"rl_module": weights}})
-
-    def get_metadata(self) -> dict[str, Any]:
-        """Return the class's name and the constructor's arguments as JSON values."""
-        constructor = {
-            "config": self.config.model_dump(mode="json"),
-            "module_spec": self.module_spec.to_json(),
-        }
-        return {"class_name": "LearnerGroup", "constructor": constructor}
-
     @classmethod
     def from_checkpoint(cls, path: str | Path, **overrides: Any) -> "LearnerGroup":
         """Build a group from a checkpoint; `overrides` replace arguments of the constructor.
@@ -335,17 +270,6 @@ class LearnerGroup(Checkpointable):
             group.shutdown()
             raise
         return group
-
-    def get_stats(self) -> dict[str, Any]:
-        """Return healthy learners, update calls, restarts, and each learner's step."""
-        steps = self.foreach_learner(_get_step, remote_actor_ids=self.manager.healthy_actor_ids)
-        return {
-            "num_learners": len(self),
-            "num_healthy_learners": len(self.manager.healthy_actor_ids),
-            "num_update_calls": self._num_requests,
-            "generation": self._generation,
-            "steps": {result.actor_id: result.value for result in steps if result.ok},
-        }
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -372,20 +296,3 @@ class LearnerGroup(Checkpointable):
     ) -> None:
         """Shut down."""
         self.shutdown()
-
-
-def _get_state(learner: Learner) -> State:
-    state: State = to_arrays(learner.get_state())
-    return state
-
-
-def _set_state(learner: Learner, state: Mapping[str, Any]) -> None:
-    learner.set_state(state)
-
-
-def _get_weights(learner: Learner, module_ids: list[ModuleID] | None, inference_only: bool) -> Any:
-    return learner.module.get_state(module_ids, inference_only=inference_only)
-
-
-def _get_step(learner: Learner) -> int:
-    return learner.step
