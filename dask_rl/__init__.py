@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from dask_rl.learners.group import LearnerGroup
     from dask_rl.learners.module import MultiRLModuleSpec, RLModule, RLModuleSpec, register_module
     from dask_rl.learners.policy import Policy
-    from dask_rl.pipeline.collect import CollectConfig, collect
-    from dask_rl.pipeline.evaluate import EvaluationConfig, evaluate
-    from dask_rl.pipeline.job import TrainJob, load_job
-    from dask_rl.pipeline.train import train
-    from dask_rl.pipeline.trained_policy import load_policy
+    from dask_rl.pipeline.runs.collect import CollectConfig, collect
+    from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate
+    from dask_rl.pipeline.runs.job import TrainJob, load_job
+    from dask_rl.pipeline.runs.train import train
+    from dask_rl.pipeline.runs.trained_policy import load_policy
     from dask_rl.storage.dataset import OfflineDataset
     from dask_rl.storage.episode import Episode
     from dask_rl.storage.errors import DaskRLError
@@ -53,11 +53,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CollectConfig": "pipeline.collect",
+    "CollectConfig": "pipeline.runs.collect",
     "DaskRLError": "storage.errors",
     "DatasetWriter": "storage.writer",
     "Episode": "storage.episode",
-    "EvaluationConfig": "pipeline.evaluate",
+    "EvaluationConfig": "pipeline.runs.evaluate",
     "ImportOptions": "storage.formats",
     "LearnerGroup": "learners.group",
     "LearnerGroupConfig": "learners.config",
@@ -67,15 +67,15 @@ _HOMES = {
     "Policy": "learners.policy",
     "RLModule": "learners.module",
     "RLModuleSpec": "learners.module",
-    "TrainJob": "pipeline.job",
-    "collect": "pipeline.collect",
-    "evaluate": "pipeline.evaluate",
+    "TrainJob": "pipeline.runs.job",
+    "collect": "pipeline.runs.collect",
+    "evaluate": "pipeline.runs.evaluate",
     "import_dataset": "storage.formats",
-    "load_job": "pipeline.job",
-    "load_policy": "pipeline.trained_policy",
+    "load_job": "pipeline.runs.job",
+    "load_policy": "pipeline.runs.trained_policy",
     "register_algorithm": "learners.algorithms.registry",
     "register_module": "learners.module",
-    "train": "pipeline.train",
+    "train": "pipeline.runs.train",
 }
 
 

@@ -65,7 +65,7 @@ def test_the_wheel_runs_without_the_checkout(built, tmp_path):
         archive.extractall(tmp_path)
     code = (
         "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import dask_rl, dask_rl.storage;"
-        "from dask_rl.pipeline.cli import run; from dask_rl.pipeline.report import _TEMPLATE;"
+        "from dask_rl.pipeline.views.cli import run; from dask_rl.pipeline.views.report import _TEMPLATE;"
         "paths = [dask_rl.__file__, dask_rl.storage.__file__, _TEMPLATE];"
         "assert all(pathlib.Path(p).resolve().is_relative_to(sys.argv[1]) for p in paths), paths;"
         "assert _TEMPLATE.is_file(); sys.exit(run(['--help']))"

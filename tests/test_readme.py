@@ -11,8 +11,8 @@ import pytest
 
 from dask_rl import OfflineDataset, TrainJob, import_dataset, load_policy, train
 from dask_rl.learners.algorithms import registry
-from dask_rl.pipeline.cli import run
-from dask_rl.pipeline.job import parse_job
+from dask_rl.pipeline.runs.job import parse_job
+from dask_rl.pipeline.views.cli import run
 from dask_rl.storage.formats import registry as formats
 
 ROOT = Path(__file__).parents[1]

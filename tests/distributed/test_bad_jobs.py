@@ -11,7 +11,7 @@ import pytest
 import yaml
 import zarr
 
-from dask_rl.pipeline.cli import run
+from dask_rl.pipeline.views.cli import run
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import pytest
 
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.group import LearnerGroup
-from dask_rl.pipeline.cluster import ClusterConfig, open_cluster
-from dask_rl.pipeline.job import TrainJob
-from dask_rl.pipeline.training_data import open_training_data
+from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.job import TrainJob
+from dask_rl.pipeline.runs.training_data import open_training_data
 
 ALGORITHM = {"name": "iql", "hidden_sizes": [32, 32], "dropout": 0.1, "normalize_observations": True}
 

@@ -11,7 +11,7 @@ from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.transforms import returns_to_go
 
 from .blocks import BlockPlan
-from .feed import Feed
+from .config import Feed
 from .layout import NEXT_VALID, RETURNS_TO_GO, Layout
 
 

@@ -10,12 +10,12 @@ import time
 import numpy as np
 import pytest
 
-from dask_rl.pipeline.run_directory import RunDirectory, write_atomic
+from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic
 from dask_rl.storage.errors import RunStateError
 
 HOLD = """
 import sys
-from dask_rl.pipeline.run_directory import RunDirectory
+from dask_rl.pipeline.runs.run_directory import RunDirectory
 with RunDirectory(sys.argv[1]).locked():
     print("held", flush=True)
     sys.stdin.read()

@@ -8,7 +8,7 @@ import numpy as np
 from dask_rl.learners.batch import Batch
 from dask_rl.storage.errors import ConfigError, explain
 
-from .feed import Feed
+from .config import Feed
 from .gather import Gatherer
 from .partition import IntArray
 from .windows import Waiter, Windows

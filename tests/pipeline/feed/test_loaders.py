@@ -12,11 +12,11 @@ import pytest
 import torch
 from dask.distributed import Client, LocalCluster, get_worker
 
-from dask_rl.pipeline.blocks import Arrays, BlockPlan, BlockRecipe
-from dask_rl.pipeline.feed import FeedConfig
-from dask_rl.pipeline.iterator import DatasetIterator
-from dask_rl.pipeline.loaders import DaskLoader, ThreadLoader, load_block
-from dask_rl.pipeline.source import DatasetSource, open_iterator
+from dask_rl.pipeline.feed.blocks import Arrays, BlockPlan, BlockRecipe
+from dask_rl.pipeline.feed.config import FeedConfig
+from dask_rl.pipeline.feed.iterator import DatasetIterator
+from dask_rl.pipeline.feed.loaders import DaskLoader, ThreadLoader, load_block
+from dask_rl.pipeline.feed.source import DatasetSource, open_iterator
 from dask_rl.storage.errors import CorruptDataError, WaitTimeoutError
 
 CPU = torch.device("cpu")

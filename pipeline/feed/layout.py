@@ -13,7 +13,7 @@ from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.schema import ArraySpec
 from dask_rl.storage.transforms import Transform
 
-from .feed import INDEX_BYTES, FeedConfig
+from .config import INDEX_BYTES, FeedConfig
 
 NEXT_PREFIX = "next_"
 NEXT_VALID = "next_valid"

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
+from dask_rl.pipeline.runs.progress import make_progress
+from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.storage.errors import ConfigError, explain
 
 from .cli_command import EXIT_DONE, EXIT_INTERRUPTED, Output, command, load, table
-from .progress import make_progress
-from .run_directory import RunDirectory
 
 Run = Annotated[Path, typer.Argument(help="Directory of a run.", show_default=False)]
 
@@ -24,7 +24,7 @@ def demo(
     directory: Annotated[Path, typer.Argument(help="Where everything goes.")] = Path("demo"),
 ) -> Output:
     """Collect data, train with two learners on a local cluster, evaluate, report; again: go on, or only report."""
-    story = load("pipeline.demo")
+    story = load("pipeline.views.demo")
     values = story.run_demo(directory, progress=make_progress)
     return Output(values, story.describe_demo(values), EXIT_INTERRUPTED if values["interrupted"] else EXIT_DONE)
 
@@ -36,8 +36,8 @@ def train(
     ] = None,
 ) -> Output:
     """Train; the same command again resumes an interrupted run and does nothing to a complete one."""
-    resolved = load("pipeline.job").load_job(job, set_ or ())
-    result = load("pipeline.train").train(resolved, progress=make_progress)
+    resolved = load("pipeline.runs.job").load_job(job, set_ or ())
+    result = load("pipeline.runs.train").train(resolved, progress=make_progress)
     values = {
         "num_steps": result.num_steps,
         "run": str(result.run),
@@ -61,8 +61,8 @@ def evaluate(
 ) -> Output:
     """Roll out the policy of a run's latest checkpoint."""
     directory = RunDirectory(run).require()
-    job = load("pipeline.job").load_job(directory.job_file)
-    evaluating = load("pipeline.evaluate")
+    job = load("pipeline.runs.job").load_job(directory.job_file)
+    evaluating = load("pipeline.runs.evaluate")
     settings: dict[str, Any] = {} if job.evaluation is None else job.evaluation.model_dump()
     given = {"num_episodes": episodes, "environment": environment, "seed": seed}
     settings |= {key: value for key, value in given.items() if value is not None}
@@ -75,10 +75,10 @@ def evaluate(
                 fix="add --environment ID",
             )
         )
-    config = load("pipeline.config_errors").validate(evaluating.EvaluationConfig, settings)
-    policy = load("pipeline.trained_policy").load_policy(directory)
+    config = load("pipeline.runs.config_errors").validate(evaluating.EvaluationConfig, settings)
+    policy = load("pipeline.runs.trained_policy").load_policy(directory)
     with (
-        load("pipeline.cluster").open_workers(workers) as client,
+        load("pipeline.runs.cluster").open_workers(workers) as client,
         make_progress("evaluate", config.num_episodes, "episodes") as progress,
     ):
         result = evaluating.evaluate(
@@ -91,7 +91,7 @@ def evaluate(
 
 def report(run: Run) -> Output:
     """Write a run's report: one self-contained HTML file."""
-    path = load("pipeline.report").write_report(RunDirectory(run))
+    path = load("pipeline.views.report").write_report(RunDirectory(run))
     return Output({"report": str(path)}, str(path))
 
 

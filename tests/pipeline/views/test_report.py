@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from dask_rl.pipeline.report import write_report
-from dask_rl.pipeline.run_directory import RunDirectory
+from dask_rl.pipeline.runs.run_directory import RunDirectory
+from dask_rl.pipeline.views.report import write_report
 from dask_rl.storage.errors import RunStateError
 
 JOB = """

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from .run_directory import RunDirectory, write_atomic
+from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic
 
 Row = Mapping[str, Any]
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from dask_rl.pipeline.job import TrainJob, job_differences, load_job, parse_job
+from dask_rl.pipeline.runs.job import TrainJob, job_differences, load_job, parse_job
 from dask_rl.storage.errors import ConfigError
 
 JOB = """

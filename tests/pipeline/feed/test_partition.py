@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_rl.pipeline.partition import (
+from dask_rl.pipeline.feed.partition import (
     EpisodeTable,
     Transitions,
     check_split,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dask_rl.pipeline.demo import DemoConfig, describe_demo, run_demo
-from dask_rl.pipeline.job import load_job
+from dask_rl.pipeline.runs.job import load_job
+from dask_rl.pipeline.views.demo import DemoConfig, describe_demo, run_demo
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError
 

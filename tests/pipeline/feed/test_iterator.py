@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_rl.learners.iterator import BatchSource
-from dask_rl.pipeline.blocks import Arrays
-from dask_rl.pipeline.feed import FeedConfig
-from dask_rl.pipeline.iterator import DatasetIterator
-from dask_rl.pipeline.order import shard_order
-from dask_rl.pipeline.partition import shards_of
-from dask_rl.pipeline.source import DatasetSource, plan_feed
+from dask_rl.pipeline.feed.blocks import Arrays
+from dask_rl.pipeline.feed.config import FeedConfig
+from dask_rl.pipeline.feed.iterator import DatasetIterator
+from dask_rl.pipeline.feed.order import shard_order
+from dask_rl.pipeline.feed.partition import shards_of
+from dask_rl.pipeline.feed.source import DatasetSource, plan_feed
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, DatasetError
 from dask_rl.storage.transforms import Normalize, ScaleReward

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import DatasetError, explain
 
-from .feed import Feed
+from .config import Feed
 from .layout import Column
 from .order import Part
 from .partition import IntArray

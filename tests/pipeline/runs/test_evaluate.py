@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from dask_rl.pipeline.controllers import NoisyPolicy, PendulumSwingUp, RandomActions
-from dask_rl.pipeline.environments import EnvironmentConfig, check_spaces, make_environment
-from dask_rl.pipeline.evaluate import EvaluationConfig, evaluate
-from dask_rl.pipeline.rollout import RolloutTask, roll_out
+from dask_rl.pipeline.runs.controllers import NoisyPolicy, PendulumSwingUp, RandomActions
+from dask_rl.pipeline.runs.environments import EnvironmentConfig, check_spaces, make_environment
+from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate
+from dask_rl.pipeline.runs.rollout import RolloutTask, roll_out
 from dask_rl.storage.errors import ConfigError
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from dask_rl.storage.errors import WaitTimeoutError, explain
 
 from .blocks import plan_block
+from .config import Feed
 from .derived import DerivedColumns
-from .feed import Feed
 from .layout import Layout
 from .loaders import BlockLoader
 from .order import Part, ShardOrder, Window

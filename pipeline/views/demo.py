@@ -9,16 +9,16 @@ import yaml
 from distributed import Client
 from pydantic import BaseModel, ConfigDict, Field
 
+from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.collect import CollectConfig, collect
+from dask_rl.pipeline.runs.job import TrainJob, parse_job
+from dask_rl.pipeline.runs.progress import no_progress
+from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic
+from dask_rl.pipeline.runs.train import MakeProgress, TrainResult, train
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, explain
 
-from .cluster import ClusterConfig, open_cluster
-from .collect import CollectConfig, collect
-from .job import TrainJob, parse_job
-from .progress import no_progress
 from .report import write_report
-from .run_directory import RunDirectory, write_atomic
-from .train import MakeProgress, TrainResult, train
 
 ENVIRONMENT = "Pendulum-v1"
 EVALUATION_SEED = 10_000

@@ -13,8 +13,8 @@ from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, explain
 
 from .blocks import BlockRecipe, plan_block
+from .config import Feed, FeedConfig, resolve_feed
 from .derived import derive_columns
-from .feed import Feed, FeedConfig, resolve_feed
 from .gather import Gatherer
 from .iterator import DatasetIterator
 from .layout import plan_layout

@@ -6,13 +6,13 @@ from typing import Any
 from dask_rl.learners.algorithms.registry import get_algorithm
 from dask_rl.learners.batch import DEFAULT_MODULE_ID
 from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
+from dask_rl.pipeline.feed.config import FeedConfig
+from dask_rl.pipeline.feed.source import DatasetSource, plan_feed
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.stats import column_statistics
 from dask_rl.storage.transforms import Normalize, ScaleReward
 
-from .feed import FeedConfig
 from .job import TrainJob
-from .source import DatasetSource, plan_feed
 
 
 @dataclass(frozen=True)

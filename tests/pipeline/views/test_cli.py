@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from dask_rl.pipeline.cli import run
-from dask_rl.pipeline.cli_command import table
-from dask_rl.pipeline.run_directory import RunDirectory
+from dask_rl.pipeline.runs.run_directory import RunDirectory
+from dask_rl.pipeline.views.cli import run
+from dask_rl.pipeline.views.cli_command import table
 from dask_rl.storage.errors import LearnerError
 
 
@@ -38,7 +38,7 @@ def copy(dataset, tmp_path):
 
 def test_help_names_every_command_and_loads_nothing_heavy():
     code = (
-        "import sys; from dask_rl.pipeline.cli import run; run(['--help']);"
+        "import sys; from dask_rl.pipeline.views.cli import run; run(['--help']);"
         "print(sorted({'torch', 'distributed', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -55,7 +55,7 @@ def test_every_command_has_help(path, capsys):
 
 def test_info_has_the_promised_keys_and_needs_no_torch(dataset):
     code = (
-        "import sys; from dask_rl.pipeline.cli import run; code = run(sys.argv[1:]);"
+        "import sys; from dask_rl.pipeline.views.cli import run; code = run(sys.argv[1:]);"
         "assert not {'torch', 'distributed'} & set(sys.modules); sys.exit(code)"
     )
     command = [sys.executable, "-c", code, "data", "info", str(dataset), "--json"]
@@ -160,7 +160,7 @@ def test_a_remote_traceback_is_kept_for_debug(monkeypatch, capsys):
     def fail(run):
         raise LearnerError("learner 1: ValueError: boom\nTraceback …\n  File …")
 
-    monkeypatch.setattr("dask_rl.pipeline.report.write_report", fail)
+    monkeypatch.setattr("dask_rl.pipeline.views.report.write_report", fail)
     assert run(["report", "x"]) == 1
     assert capsys.readouterr().err == "error: learner 1: ValueError: boom\n"
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
 
 _HOST = "127.0.0.1"
-_PRELOAD = "dask_rl.pipeline.worker_preload"
+_PRELOAD = "dask_rl.pipeline.runs.worker_preload"
 _SPAWN_ENVIRONMENT = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",

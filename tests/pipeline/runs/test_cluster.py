@@ -10,12 +10,12 @@ import sys
 import psutil
 import pytest
 
-from dask_rl.pipeline.cluster import ClusterConfig, KeepLearners, open_cluster, open_workers, wait_for_workers
+from dask_rl.pipeline.runs.cluster import ClusterConfig, KeepLearners, open_cluster, open_workers, wait_for_workers
 from dask_rl.storage.errors import ConfigError, WaitTimeoutError
 
 DRIVER = """
 import os, signal, sys
-from dask_rl.pipeline.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
 
 def main():
     caught = []

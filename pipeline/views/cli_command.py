@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from .run_directory import json_value
+from dask_rl.pipeline.runs.run_directory import json_value
 
 _MAX_ITEMS = 6
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_rl.pipeline.order import ShardOrder, shard_order
+from dask_rl.pipeline.feed.order import ShardOrder, shard_order
 
 
 @st.composite

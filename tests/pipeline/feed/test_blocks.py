@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_rl.pipeline import blocks
-from dask_rl.pipeline.blocks import BlockRecipe, open_recipe, plan_block, read_block
-from dask_rl.pipeline.feed import Feed, FeedConfig
-from dask_rl.pipeline.layout import Column, plan_layout
-from dask_rl.pipeline.partition import EpisodeTable, Transitions
+from dask_rl.pipeline.feed.blocks import BlockRecipe, open_recipe, plan_block, read_block
+from dask_rl.pipeline.feed.config import Feed, FeedConfig
+from dask_rl.pipeline.feed.layout import Column, plan_layout
+from dask_rl.pipeline.feed.partition import EpisodeTable, Transitions
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import DatasetError

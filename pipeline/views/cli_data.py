@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from dask_rl.pipeline.runs.progress import make_progress
+
 from .cli_command import Option, Output, command, load, table
-from .progress import make_progress
 
 data = typer.Typer(help="Import, inspect, verify and collect datasets.", no_args_is_help=True)
 
@@ -43,7 +44,7 @@ def import_(
 ) -> Output:
     """Convert another library's data into a dataset."""
     formats, base = load("storage.formats"), load("storage.formats.base")
-    options = load("pipeline.config_errors").validate(
+    options = load("pipeline.runs.config_errors").validate(
         base.ImportOptions, settings | {"on_invalid": "drop" if drop_invalid else "error"}
     )
     with make_progress("import", None, "steps") as progress:
@@ -82,10 +83,12 @@ def collect(
     **settings: Any,
 ) -> Output:
     """Roll a behaviour in a Gymnasium environment into a dataset."""
-    collecting = load("pipeline.collect")
-    config = load("pipeline.config_errors").validate(collecting.CollectConfig, settings | {"environment": environment})
+    collecting = load("pipeline.runs.collect")
+    config = load("pipeline.runs.config_errors").validate(
+        collecting.CollectConfig, settings | {"environment": environment}
+    )
     with (
-        load("pipeline.cluster").open_workers(workers) as client,
+        load("pipeline.runs.cluster").open_workers(workers) as client,
         make_progress("collect", config.num_episodes, "episodes") as progress,
         collecting.collect(config, dest, client=client, overwrite=overwrite, progress=progress.update) as opened,
     ):

@@ -1,0 +1,1 @@
+"""From a dataset to batches: order, partition, blocks, one iterator per learner."""

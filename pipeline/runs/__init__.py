@@ -1,0 +1,1 @@
+"""Jobs and what they need: clusters, training, evaluation, collection, run directories."""
