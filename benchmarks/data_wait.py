@@ -14,7 +14,7 @@ from problem import MODULE_SPEC, feed_config, iql_config, random_batches, write_
 from dask_rl.learners.config import LearnersConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.metrics import Result
-from dask_rl.pipeline.source import plan_feed
+from dask_rl.pipeline.feed.source import plan_feed
 
 NUM_STEPS, WARM_UP_STEPS = 300, 20
 DATASET_STEPS, NUM_SHARDS = 500_000, 8

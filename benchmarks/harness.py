@@ -52,7 +52,7 @@ class Sample:
 
     def __str__(self) -> str:
         low, high = self.quartiles
-        return f"{self.median:.4g} [{low:.4g} .. {high:.4g}]"
+        return f"{self.median:.4g} ({low:.4g} .. {high:.4g})"
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -103,7 +103,7 @@ class Report:
     def finish(self) -> int:
         """Print and save it; return the exit code, 1 if a gate failed."""
         console = Console()
-        table = Table("case", "unit", "median [quartiles]", title=self.question, title_justify="left")
+        table = Table("case", "unit", "median (quartiles)", title=self.question, title_justify="left")
         for case, sample in self.samples.items():
             table.add_row(case, sample.unit, str(sample))
         console.print(table)
@@ -131,7 +131,7 @@ class Report:
 
 def gate_table(gates: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Return a table of gates, given as (benchmark, Gate.to_json())."""
-    table = Table("benchmark", "gate", "asked", "measured [quartiles]", "verdict")
+    table = Table("benchmark", "gate", "asked", "measured (quartiles)", "verdict")
     for name, gate in gates:
         measured = gate["measured"]
         sample = Sample(measured["unit"], tuple(measured["values"]))

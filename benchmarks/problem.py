@@ -10,7 +10,7 @@ import torch
 from dask_rl.learners.batch import Batch
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.module import RLModuleSpec
-from dask_rl.pipeline.feed import FeedConfig
+from dask_rl.pipeline.feed.config import FeedConfig
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.writer import DatasetWriter

@@ -43,23 +43,30 @@ class PhaseGradients:
         self._keys = list(keys)
         self._device_type = flat.data.device.type
         self._bf16 = bf16
-        self._compiled: Any = torch.compile(self._whole, fullgraph=True) if compile_ else None
+        self._compiled: Any = _compile(self._whole) if compile_ else None
         self._parameters = {
             f"module.{slot.name}": slot.view(flat.data) for key in keys for slot in flat.segments[key].slots
         }
+        self._views = [slot.view(flat.grad) for key in keys for slot in flat.segments[key].slots]
 
     def __call__(self, batch: Batch, noise: Mapping[str, torch.Tensor]) -> Losses:
         """Return the losses, detached; the segments' gradients are overwritten by those of their sum."""
         if self._compiled is not None:
-            with torch.no_grad():
-                losses: Losses = self._compiled(self._parameters, batch, dict(noise))
-            return losses
+            return self._run_compiled(batch, noise)
         for key in self._keys:
             self._flat.segment_grad(key).zero_()
         losses = self._forward(batch, noise)
         total = torch.stack([loss.reshape(()) for loss in losses.values()]).sum()
         total.backward()
         return {name: loss.detach() for name, loss in losses.items()}
+
+    def _run_compiled(self, batch: Batch, noise: Mapping[str, torch.Tensor]) -> Losses:
+        losses: Losses
+        with torch.no_grad():
+            gradients, losses = self._compiled(self._parameters, batch, dict(noise))
+            # Outside the graph: inside, the copy became one slow kernel over a concatenation.
+            torch._foreach_copy_(self._views, gradients)
+        return losses
 
     def _forward(self, batch: Batch, noise: Mapping[str, torch.Tensor]) -> Losses:
         with torch.autocast(self._device_type, torch.bfloat16, enabled=self._bf16):
@@ -73,14 +80,17 @@ class PhaseGradients:
             losses: Losses = torch.func.functional_call(self._losses, parameters, (batch, noise))
         return sum(losses.values(), start=torch.zeros((), device=self._flat.data.device)), losses
 
-    def _whole(self, parameters: dict[str, torch.Tensor], batch: Batch, noise: dict[str, torch.Tensor]) -> Losses:
+    def _whole(
+        self, parameters: dict[str, torch.Tensor], batch: Batch, noise: dict[str, torch.Tensor]
+    ) -> tuple[list[torch.Tensor], Losses]:
         gradients, losses = torch.func.grad(self._total, has_aux=True)(parameters, batch, noise)
-        for key in self._keys:
-            segment = self._flat.segments[key]
-            parts = []
-            for index, slot in enumerate(segment.slots):
-                parts.append(gradients[f"module.{slot.name}"].reshape(-1))
-                end = segment.slots[index + 1].start if index + 1 < len(segment.slots) else segment.stop
-                parts.append(parts[-1].new_zeros(end - slot.stop))
-            self._flat.segment_grad(key).copy_(torch.cat(parts))
-        return losses
+        return [gradients[name] for name in self._parameters], losses
+
+
+def _compile(function: Callable[..., Any]) -> Any:
+    """Compile without guards on the modules' attributes, whose checks cost as much as the optimizer's kernel.
+
+    They cannot change under a PhaseGradients: a learner whose modules or parameters change builds new ones.
+    """
+    options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+    return torch.compile(function, fullgraph=True, options=options)
