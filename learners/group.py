@@ -118,6 +118,9 @@ class LearnerGroup(GroupState):
             )
             rendezvous = values(opened)[0]
         self.manager.call_all("join", rendezvous, timeout=timeout, stage="joining")
+        if self._generation > 1:  # after a failure learners may stand at different batches
+            steps = self.foreach_learner(lambda learner: learner.iterator_steps, remote_actor_ids=[0])[0].get()
+            values(self.foreach_learner(lambda learner: learner.iterator_steps.update(steps)))
         self._must_join = False
 
     # -- updates -------------------------------------------------------------------------------------------------
@@ -151,10 +154,8 @@ class LearnerGroup(GroupState):
                     fix="give one to each",
                 )
             )
-        sources = [
-            source if isinstance(source, BatchSource) else IterableSource(source, f"iterable-{id(source)}")
-            for source in iterators
-        ]
+        key = "-".join(["iterables", *(str(id(source)) for source in iterators)])
+        sources = [source if isinstance(source, BatchSource) else IterableSource(source, key) for source in iterators]
         self._iterables = list(iterators)  # keeps their ids unique as long as learners know them
         number = self._next_number()
         return self._run(

@@ -39,7 +39,7 @@ class Learner(LearnerStages):
         self.before_gradient_based_update(request.timesteps)
         metrics = CallMetrics()
         if request.source is not None:
-            self._run_iterator(self._open_iterator(request.source), request.num_iters, metrics)
+            self._run_iterator(request.source, request.num_iters, metrics)
         else:
             self._run_batch(request, metrics)
         self.weights_seq_no = request.number
@@ -49,22 +49,29 @@ class Learner(LearnerStages):
     def _open_iterator(self, source: BatchSource) -> BatchIterator:
         if self._sources.get(source.key, source) != source:
             self.iterators.pop(source.key).close()
+            self.iterator_steps.pop(source.key, None)
         if source.key not in self.iterators:
             iterator = source.open(self.device, self.config.learners.data_timeout_seconds)
             saved = self._saved_iterators.pop(source.key, None)
             if saved is not None:
                 iterator.load_state_dict(dict(saved))
+                self.iterator_steps[source.key] = iterator.step
             self.iterators[source.key] = iterator
             self._sources[source.key] = source
         return self.iterators[source.key]
 
-    def _run_iterator(self, iterator: BatchIterator, num_iters: int, metrics: CallMetrics) -> None:
+    def _run_iterator(self, source: BatchSource, num_iters: int, metrics: CallMetrics) -> None:
+        iterator = self._open_iterator(source)
+        completed = self.iterator_steps.get(source.key, 0)
+        if iterator.step != completed:  # an earlier call failed between a batch and its step
+            iterator.seek(completed)
         for _ in range(num_iters):
             with metrics.timed("waiting"):
                 given = as_multi_batch(iterator.next_batch())
                 batches = {module_id: self._cast(batch) for module_id, batch in given.items()}
             with metrics.timed("computing"):
                 self._step(batches, iterator.shards, iterator.rows_per_shard, metrics)
+            self.iterator_steps[source.key] = iterator.step
 
     def _run_batch(self, request: UpdateRequest, metrics: CallMetrics) -> None:
         batches = request.batch

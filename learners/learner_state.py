@@ -47,6 +47,8 @@ class LearnerState(Checkpointable):
         self.step = 0
         self.weights_seq_no = 0
         self.num_skipped_steps = 0
+        self.iterator_steps: dict[str, int] = {}
+        """Steps completed from each iterator; after a failed step it is behind the iterator's own count."""
         self._sources: dict[str, BatchSource] = {}
         self._saved_iterators: dict[str, Mapping[str, Any]] = {}
         self._registrations: dict[SegmentKey, Registration] = {}
@@ -90,6 +92,7 @@ class LearnerState(Checkpointable):
         for key, position in state.get("iterators", {}).items():
             if key in self.iterators:
                 self.iterators[key].load_state_dict(dict(position))
+                self.iterator_steps[key] = self.iterators[key].step
             else:
                 self._saved_iterators[key] = position
 

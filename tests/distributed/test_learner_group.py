@@ -252,3 +252,22 @@ def test_what_cannot_travel_is_an_error_and_no_hang(cluster_client):
         results = group.foreach_learner(lambda learner: __import__("threading").Lock())
         assert [type(result.error) for result in results] == [LearnerError] * 2
         group.update_from_batch(make_batch(8))
+
+
+def test_after_a_failed_step_all_learners_go_on_with_the_batch_that_failed(group):
+    batches = [[make_batch(4, seed) for seed in range(6)] for _ in range(len(group))]
+    group.update_from_iterators(batches, num_iters=2)
+    # Learner 0 fails behind its third batch, its peer in the exchange of that step.
+    group.foreach_learner(lambda learner: setattr(learner, "compute_gradients", None), remote_actor_ids=[0])
+    with pytest.raises(LearnerError, match="NoneType"):
+        group.update_from_iterators(batches, num_iters=1)
+    group.foreach_learner(lambda learner: delattr(learner, "compute_gradients"), remote_actor_ids=[0])
+    group.update_from_iterators(batches, num_iters=1)
+    steps = [result.get() for result in group.foreach_learner(lambda learner: list(learner.iterator_steps.values()))]
+    assert steps == [[3]] * len(group)
+    assert set(group.get_stats()["steps"].values()) == {3}
+
+    with LearnerGroup(make_config(0), module_spec=SPEC) as undisturbed:
+        doubled = [{name: torch.cat([tensor] * len(group)) for name, tensor in batch.items()} for batch in batches[0]]
+        undisturbed.update_from_iterators([doubled], num_iters=3)
+        np.testing.assert_allclose(flat(group.get_weights()), flat(undisturbed.get_weights()), rtol=2e-4, atol=1e-6)
