@@ -24,6 +24,7 @@ _SPAWN_ENVIRONMENT = (
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_MMAP_THRESHOLD_",
     "PYTHONHASHSEED",
 )
 _LEARNER_WORKERS = {
@@ -34,6 +35,9 @@ _LEARNER_WORKERS = {
     "distributed.worker.memory.pause": False,
     # Stacks are sampled every 10 ms by default, and learners would pay for it.
     "distributed.worker.profile.interval": "100ms",
+    # Dask's 64 KiB makes glibc map and unmap every tensor above 128 KiB: fresh pages, at each step of a learner.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 256 * 2**20,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 32 * 2**20,
 }
 
 ClusterKind = Literal["in_process", "local", "cuda", "address", "scheduler_file"]

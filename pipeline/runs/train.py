@@ -26,7 +26,7 @@ from .stop_request import StopRequest
 from .trained_policy import build_policy, hash_weights
 from .training_data import TrainingData, open_training_data
 
-MAX_STEPS_PER_CALL = 200
+MIN_STEPS_PER_CALL, MAX_STEPS_PER_CALL = 25, 200
 """Bounds how long a stop signal and the progress bar wait."""
 
 MakeProgress = Callable[[str, int | None, str], Progress]
@@ -152,7 +152,7 @@ class _Training:
         self._store = CheckpointStore(run.checkpoints, keep_last=keep.keep_last, keep_best=keep.keep_best)
         self._step = 0
         self._saved_step = -1
-        self._every = min(max(1, job.num_steps // 100), MAX_STEPS_PER_CALL)
+        self._every = min(max(MIN_STEPS_PER_CALL, job.num_steps // 100), MAX_STEPS_PER_CALL)
 
     def to_end(self, request: StopRequest, display: Progress) -> TrainResult:
         """Restore, train, evaluate, save."""
