@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_rl.pipeline import blocks
+from dask_rl.pipeline.feed import blocks
 from dask_rl.pipeline.feed.blocks import BlockRecipe, open_recipe, plan_block, read_block
 from dask_rl.pipeline.feed.config import Feed, FeedConfig
 from dask_rl.pipeline.feed.layout import Column, plan_layout
