@@ -51,9 +51,10 @@ def main() -> int:
         report.samples[f"{mode}: data wait"] = share
         if mode in ("resident", "streaming"):
             report.gates.append(Gate(f"{mode}: share of data wait in the step time", share, 2.0, "at most"))
+    every, small_every = WINDOW_ROWS // 256, SMALL_WINDOW_ROWS // 256
     report.notes.append(
-        f"Streaming: windows of {WINDOW_ROWS} rows a data shard (small: {SMALL_WINDOW_ROWS}), so one is loaded "
-        f"every {WINDOW_ROWS // 256} ({SMALL_WINDOW_ROWS // 256}) steps on average; no feed: the same few batches from a list."
+        f"Streaming: windows of {WINDOW_ROWS} rows a data shard (small: {SMALL_WINDOW_ROWS}), so one is loaded every "
+        f"{every} (small: {small_every}) steps on average; no feed: the same few batches from a list."
     )
     return report.finish()
 
