@@ -72,10 +72,10 @@ def train(
     """
     run = RunDirectory(job.run)
     with stop or StopRequest() as request:
-        run.refuse_if_live()
         done = _finished(run, job)
         if done is not None:
             return done
+        run.refuse_if_live()
         resolved = _resolve(run, job)
         data = open_training_data(resolved)
         if resolved.evaluation is not None:

@@ -1,25 +1,21 @@
-import functools
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
-import torch
-from dask.distributed import Client, LocalCluster, get_worker
+from dask.distributed import Client, LocalCluster
+from worker_code import CPU, Feeder, read_steps
 
-from dask_rl.pipeline.feed.blocks import Arrays, BlockPlan, BlockRecipe
+from dask_rl.pipeline.feed.blocks import Arrays, BlockPlan
 from dask_rl.pipeline.feed.config import FeedConfig
 from dask_rl.pipeline.feed.iterator import DatasetIterator
-from dask_rl.pipeline.feed.loaders import DaskLoader, ThreadLoader, load_block
+from dask_rl.pipeline.feed.loaders import ThreadLoader
 from dask_rl.pipeline.feed.source import DatasetSource, open_iterator
 from dask_rl.storage.errors import CorruptDataError, WaitTimeoutError
 
-CPU = torch.device("cpu")
 ALL_FIELDS = (
     "observations",
     "actions",
@@ -34,10 +30,6 @@ ALL_FIELDS = (
 def feed_of(path: Path, **changes: Any) -> FeedConfig:
     config = FeedConfig(dataset=str(path), fields=ALL_FIELDS, batch_size=24, num_shards=4, seed=5)
     return replace(config, **{"block_rows": 16, "window_rows": 48, "discount": 0.9, **changes})
-
-
-def read_steps(iterator: DatasetIterator, num_steps: int) -> list[Arrays]:
-    return [{name: tensor.numpy().copy() for name, tensor in iterator.next_batch().items()} for _ in range(num_steps)]
 
 
 def read_source(source: DatasetSource, num_steps: int, start: int = 0) -> list[Arrays]:
@@ -116,50 +108,13 @@ def test_close_ends_the_threads(feed_dataset: Path) -> None:
     assert not any(thread.is_alive() for thread in before)
 
 
-def flaky_task(directory: Path, recipe: BlockRecipe, plan: BlockPlan) -> Arrays:
-    """Fail the first time that a block is asked for; leave behind where each attempt ran."""
-    attempts = directory / f"{plan.shard}-{plan.block}"
-    first = not attempts.exists()
-    with attempts.open("a") as file:
-        file.write(f"{get_worker().address}\n")
-    if first:
-        raise OSError("storage went away for a moment")
-    return load_block(recipe, plan)
-
-
-class Feeder:
-    """An actor that reads batches as a learner does: in its sync methods."""
-
-    def __init__(self) -> None:
-        self.iterator: DatasetIterator | None = None
-
-    def open(self, source: DatasetSource, directory: Path | None) -> str:
-        if directory is None:
-            self.iterator = source.open(CPU, 30.0)
-        else:
-            task = functools.partial(flaky_task, directory)
-            self.iterator = open_iterator(source, CPU, 30.0, lambda kind, recipe: DaskLoader(recipe, task))
-        return str(get_worker().address)
-
-    def read(self, num_steps: int) -> tuple[list[Arrays], int]:
-        assert self.iterator is not None
-        batches = read_steps(self.iterator, num_steps)
-        return batches, sum(str(key).startswith("load_block") for key in get_worker().data)
-
-    def close(self) -> None:
-        assert self.iterator is not None
-        self.iterator.close()
-
-
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
         yield client
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.mark.parametrize("resident", [True, False])

@@ -9,6 +9,7 @@ import sys
 
 import psutil
 import pytest
+from worker_code import Counter
 
 from dask_rl.pipeline.runs.cluster import ClusterConfig, KeepLearners, open_cluster, open_workers, wait_for_workers
 from dask_rl.storage.errors import ConfigError, WaitTimeoutError
@@ -33,13 +34,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-
-
-class Counter:
-    """An actor."""
-
-    def one(self):
-        return 1
 
 
 @pytest.fixture
@@ -98,7 +92,7 @@ def test_a_local_cluster_is_set_up_for_learners_and_leaves_nothing():
         assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_ttl) == 45
         assert client.dashboard_link.startswith("http://127.0.0.1:")
         worker = psutil.Process(seen[2])
-        counter = client.submit(Counter, actor=True).result()
+        counter = client.submit(Counter, actor=True).result(timeout=30)
         assert counter.one().result(timeout=10) == 1
         closable = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.workers_to_close(n=1))
         assert closable == []

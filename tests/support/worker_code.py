@@ -1,0 +1,60 @@
+"""What tests run inside Dask workers, which can import this folder and not the tests."""
+
+import functools
+from pathlib import Path
+
+import torch
+from distributed import get_worker
+
+from dask_rl.pipeline.feed.blocks import Arrays, BlockPlan, BlockRecipe
+from dask_rl.pipeline.feed.iterator import DatasetIterator
+from dask_rl.pipeline.feed.loaders import DaskLoader, load_block
+from dask_rl.pipeline.feed.source import DatasetSource, open_iterator
+
+CPU = torch.device("cpu")
+
+
+class Counter:
+    """An actor."""
+
+    def one(self) -> int:
+        return 1
+
+
+def read_steps(iterator: DatasetIterator, num_steps: int) -> list[Arrays]:
+    return [{name: tensor.numpy().copy() for name, tensor in iterator.next_batch().items()} for _ in range(num_steps)]
+
+
+def flaky_task(directory: Path, recipe: BlockRecipe, plan: BlockPlan) -> Arrays:
+    """Fail the first time that a block is asked for; leave behind where each attempt ran."""
+    attempts = directory / f"{plan.shard}-{plan.block}"
+    first = not attempts.exists()
+    with attempts.open("a") as file:
+        file.write(f"{get_worker().address}\n")
+    if first:
+        raise OSError("storage went away for a moment")
+    return load_block(recipe, plan)
+
+
+class Feeder:
+    """An actor that reads batches as a learner does: in its sync methods."""
+
+    def __init__(self) -> None:
+        self.iterator: DatasetIterator | None = None
+
+    def open(self, source: DatasetSource, directory: Path | None) -> str:
+        if directory is None:
+            self.iterator = source.open(CPU, 30.0)
+        else:
+            task = functools.partial(flaky_task, directory)
+            self.iterator = open_iterator(source, CPU, 30.0, lambda kind, recipe: DaskLoader(recipe, task))
+        return str(get_worker().address)
+
+    def read(self, num_steps: int) -> tuple[list[Arrays], int]:
+        assert self.iterator is not None
+        batches = read_steps(self.iterator, num_steps)
+        return batches, sum(str(key).startswith("load_block") for key in get_worker().data)
+
+    def close(self) -> None:
+        assert self.iterator is not None
+        self.iterator.close()
