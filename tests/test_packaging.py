@@ -39,7 +39,7 @@ def built(tmp_path_factory):
 
 def test_the_tree_is_worth_comparing_with():
     files = shipped_files()
-    assert "dask_rl/pipeline/report.html" in files
+    assert "dask_rl/pipeline/views/report.html" in files
     for layer in LAYERS:
         assert sum(name.startswith(f"dask_rl/{layer}/") for name in files) > 10
 
