@@ -91,7 +91,7 @@ class LearnerActor:
 
     def _build(self) -> dict[str, Any]:
         threads = self._config.learners.num_threads_per_learner
-        if isinstance(threads, int) and self._size > 0:
+        if isinstance(threads, int):
             torch.set_num_threads(threads)
         device = torch.device("cuda:0" if self._config.learners.num_gpus_per_learner > 0 else "cpu")
         self._learner = self._learner_class(self._config, self._module_spec, device=device)
@@ -166,10 +166,8 @@ class LearnerActor:
         """Wrap foreign errors: their classes need not exist, or be picklable, where the caller is."""
         if isinstance(error, DaskRLError):
             return error
-        where = f"learner {self._rank}, {state}"
-        return LearnerError(
-            explain(where, got=f"{type(error).__name__}: {error}", fix="mend the function that raised it")
-        )
+        where, got = f"learner {self._rank}, {state}", " ".join(f"{type(error).__name__}: {error}".split())
+        return LearnerError(explain(where, got=got, fix="mend the function that raised it"))
 
     def _guarded(self, state: str, function: Callable[..., Any], *args: Any) -> Outcome:
         self._state, self._busy_since = state, time.monotonic()

@@ -11,6 +11,10 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from dask_rl.storage.errors import ConfigError, LearnerLostError, WaitTimeoutError, explain
 
+LOST_CONNECTION = "a lost connection"
+SILENT_PEERS = "no answer from its peers"
+"""What a learner says whose peer failed: a consequence, not the cause."""
+
 
 @dataclass(frozen=True)
 class Rendezvous:
@@ -71,17 +75,21 @@ class SingleProcess:
 
 
 class RendezvousStore:
-    """Rank 0's key-value store on a free port of its own address; one a generation."""
+    """Rank 0's key-value store on a free port of its own address only; one a generation."""
 
     def __init__(self, host: str, generation: int, timeout_seconds: float) -> None:
-        self.store = TCPStore(
-            host,
-            0,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=timeout_seconds),
-            use_libuv=True,
-        )
+        # A TCPStore by itself would listen on all interfaces.
+        with socket.create_server((host, 0), family=_family(host)) as listener:
+            self.store = TCPStore(
+                host,
+                listener.getsockname()[1],
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout_seconds),
+                use_libuv=True,
+                master_listen_fd=listener.fileno(),
+            )
+            listener.detach()  # the store closes it
         self.rendezvous = Rendezvous(host, self.store.port, generation)
 
 
@@ -166,17 +174,20 @@ def _translate(error: RuntimeError, what: str, timeout: timedelta) -> Exception:
         return WaitTimeoutError(
             explain(
                 what,
-                got=f"no answer from its peers in {timeout.total_seconds():g} s",
+                got=f"{SILENT_PEERS} in {timeout.total_seconds():g} s",
                 fix="look for a learner that hangs, or raise learners.collective_timeout_seconds",
             )
         )
-    return LearnerLostError(explain(what, got=f"a lost connection ({text[:200]})", fix="look at the other learners"))
+    return LearnerLostError(explain(what, got=f"{LOST_CONNECTION} ({text[:200]})", fix="look at the other learners"))
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _own_address(rendezvous: Rendezvous) -> str:
     """Return the local address that faces the rendezvous."""
-    family = socket.AF_INET6 if ":" in rendezvous.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    with socket.socket(_family(rendezvous.host), socket.SOCK_DGRAM) as probe:
         probe.connect((rendezvous.host, rendezvous.port))
         return str(probe.getsockname()[0])
 

@@ -1,20 +1,22 @@
 """ActorManager: the handles of a group's actors, which of them are healthy, and calls on them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from distributed import Client
+from distributed import CancelledError, Client, KilledWorker
 
 from dask_rl.storage.errors import (
     ConfigError,
+    LearnerError,
     LearnerLostError,
     WaitTimeoutError,
     explain,
 )
 
 from .actor import LearnerActor, Outcome, pack, unpack
+from .collective import LOST_CONNECTION, SILENT_PEERS
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class PendingCall(Protocol):
 class ActorHandle(Protocol):
     """An actor, here or in a worker."""
 
-    def submit(self, method: str, *args: Any) -> PendingCall:
-        """Start a call."""
+    def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
+        """Pack a call; the result starts it."""
         ...
 
     def release(self) -> None:
@@ -80,9 +82,9 @@ class LocalHandle:
     def __init__(self, actor: LearnerActor) -> None:
         self._actor = actor
 
-    def submit(self, method: str, *args: Any) -> PendingCall:
-        """Make the call."""
-        return _Done(getattr(self._actor, method)(*args))
+    def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
+        """Return what makes the call."""
+        return lambda: _Done(getattr(self._actor, method)(*args))
 
     def release(self) -> None:
         """Do nothing: the actor goes with its handle."""
@@ -108,9 +110,10 @@ class DaskHandle:
         """Wait until the actor is constructed."""
         self._actor = self._future.result(timeout=timeout)
 
-    def submit(self, method: str, *args: Any) -> PendingCall:
-        """Start the call on the worker."""
-        return _Packed(self._actor.call(method, pack(args)))
+    def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
+        """Pack the call; the result starts it on the worker."""
+        packed = pack(args)
+        return lambda: _Packed(self._actor.call(method, packed))
 
     def release(self) -> None:
         """Drop proxy and future; the worker frees the actor."""
@@ -153,8 +156,10 @@ class ActorManager:
             actor_ids: which actors; None: all.
         """
         ids = list(range(len(self.handles))) if actor_ids is None else list(actor_ids)
+        # What cannot be packed raises here, before any learner has begun: one alone would wait for its peers.
+        calls = [self.handles[actor_id].prepare(method, args) for actor_id, args in zip(ids, arguments, strict=True)]
         deadline = time.monotonic() + timeout
-        pending = [self._submit(actor_id, method, args) for actor_id, args in zip(ids, arguments, strict=True)]
+        pending = [self._start(actor_id, call) for actor_id, call in zip(ids, calls, strict=True)]
         return [
             call if isinstance(call, CallResult) else self._collect(actor_id, call, deadline, timeout, stage)
             for actor_id, call in zip(ids, pending, strict=True)
@@ -164,9 +169,9 @@ class ActorManager:
         """Call `method` on every actor with the same arguments; return the values or raise the first cause."""
         return values(self.call(method, [args] * len(self.handles), timeout=timeout, stage=stage))
 
-    def _submit(self, actor_id: int, method: str, args: Sequence[Any]) -> PendingCall | CallResult:
+    def _start(self, actor_id: int, call: Callable[[], PendingCall]) -> PendingCall | CallResult:
         try:
-            return self.handles[actor_id].submit(method, *args)
+            return call()
         except (OSError, RuntimeError) as error:
             return self._lost(actor_id, error)
 
@@ -203,7 +208,7 @@ class ActorManager:
 def values(results: Sequence[CallResult]) -> list[Any]:
     """Return the values; raise the error that explains the others, if there is one.
 
-    When one learner fails, its peers report a lost connection: the cause comes first.
+    When one learner fails or hangs, its peers report a lost connection or a silent peer: the cause comes first.
     """
     errors = [result.error for result in results if result.error is not None]
     if errors:
@@ -213,8 +218,10 @@ def values(results: Sequence[CallResult]) -> list[Any]:
 
 def _distance_from_cause(error: Exception) -> int:
     if isinstance(error, LearnerLostError):
-        return 2 if "lost connection" in str(error) else 1
-    return 3 if isinstance(error, WaitTimeoutError) else 0
+        return 3 if LOST_CONNECTION in str(error) else 1
+    if isinstance(error, WaitTimeoutError):
+        return 4 if SILENT_PEERS in str(error) else 2
+    return 0
 
 
 def start_actors(
@@ -230,21 +237,33 @@ def start_actors(
     Raises:
         ConfigError: too few workers, or too few with GPUs.
         WaitTimeoutError: an actor is not there in time.
+        LearnerError: a worker cannot construct it.
     """
     addresses = _choose_workers(client, len(arguments), num_gpus, workers_timeout)
     resources = {"GPU": num_gpus} if num_gpus else {}
     handles = [DaskHandle(client, address, args, resources) for address, args in zip(addresses, arguments, strict=True)]
-    for actor_id, handle in enumerate(handles):
-        try:
-            handle.start(startup_timeout)
-        except TimeoutError:
-            message = explain(
-                f"learner {actor_id} at {handle.address}, starting",
-                got=f"no actor in {startup_timeout:g} s",
-                fix="look at the worker's log, or raise learners.startup_timeout_seconds",
-            )
-            raise WaitTimeoutError(message) from None
-    return ActorManager(handles)
+    manager = ActorManager(handles)
+    deadline = time.monotonic() + startup_timeout
+    try:
+        for actor_id, handle in enumerate(handles):
+            _await_start(actor_id, handle, deadline, startup_timeout)
+    except BaseException:
+        manager.release()
+        raise
+    return manager
+
+
+def _await_start(actor_id: int, handle: DaskHandle, deadline: float, timeout: float) -> None:
+    where = f"learner {actor_id} at {handle.address}, starting"
+    try:
+        handle.start(max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        fix = "look at the worker's log, or raise learners.startup_timeout_seconds"
+        raise WaitTimeoutError(explain(where, got=f"no actor in {timeout:g} s", fix=fix)) from None
+    except (KilledWorker, CancelledError, ImportError, OSError, RuntimeError) as error:
+        got = " ".join(f"{type(error).__name__}: {error}".split())
+        fix = "install the same packages on the workers and the scheduler as here, and give the workers enough memory"
+        raise LearnerError(explain(where, got=got, fix=fix)) from None
 
 
 def _choose_workers(client: Client, num_learners: int, num_gpus: float, timeout: float) -> list[str]:
@@ -252,6 +271,15 @@ def _choose_workers(client: Client, num_learners: int, num_gpus: float, timeout:
     while True:
         workers = client.scheduler_info(n_workers=-1)["workers"]
         usable = [a for a, info in workers.items() if info.get("resources", {}).get("GPU", 0) >= num_gpus]
+        if num_learners > 1 and any(address.startswith("inproc://") for address in usable):
+            raise ConfigError(
+                explain(
+                    "learners.num_learners",
+                    got=f"{num_learners}, and workers that are threads of one process",
+                    allowed="worker processes: one learner a process",
+                    fix="start the cluster with processes=True, or use one learner",
+                )
+            )
         if len(usable) >= num_learners:
             order = sorted(usable, key=lambda address: (str(workers[address].get("name")), address))
             return order[:num_learners]

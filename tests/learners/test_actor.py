@@ -46,6 +46,10 @@ def test_a_life():
     assert actor.close().error is None
 
 
+def break_in_two_lines(learner):
+    raise RuntimeError("one\ntwo")
+
+
 def test_errors_are_outcomes_and_leave_the_actor_usable():
     actor = make_actor()
     early = actor.run(request(make_batch("continuous", 6)))
@@ -58,6 +62,8 @@ def test_errors_are_outcomes_and_leave_the_actor_usable():
     failing = actor.apply(lambda learner: 1 / 0, {})
     assert isinstance(failing.error, LearnerError)
     assert "ZeroDivisionError" in str(failing.error)
+    wordy = actor.apply(break_in_two_lines, {})
+    assert len(str(wordy.error).splitlines()) == 1
     assert actor.run(request(make_batch("continuous", 6))).value["all_modules"]["step"] == 1
     assert health(actor)["state"] == "ready"
 

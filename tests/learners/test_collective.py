@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import psutil
 import pytest
 import torch
 from learner_peers import HOST, join_and_hold, join_group, leave, run_in_threads
@@ -154,3 +155,11 @@ def test_a_store_that_is_gone():
     del store
     with pytest.raises((LearnerLostError, WaitTimeoutError), match=rf"learner 1 connecting to {HOST}:{where.port}"):
         ProcessGroup(where, 1, 2, transport="gloo", timeout_seconds=1)
+
+
+def test_the_store_listens_on_its_own_address_only():
+    store = RendezvousStore(HOST, 1, 5)
+    listening = [c.laddr for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert [address.ip for address in listening if address.port == store.rendezvous.port] == [HOST]
+    store.store.set("key", "value")  # and it is at work
+    assert store.store.get("key") == b"value"
