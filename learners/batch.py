@@ -9,6 +9,7 @@ import torch
 
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.transforms import returns_to_go
 
 ModuleID = str
 DEFAULT_MODULE_ID: ModuleID = "default_module"
@@ -67,17 +68,7 @@ def split_batch(batch: Batch, num_parts: int) -> list[Batch]:
     return [{name: tensor[start:stop] for name, tensor in batch.items()} for start, stop in itertools.pairwise(edges)]
 
 
-def returns_to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
-    """Return the discounted sum of rewards from each step to the episode's end; float64 (T,)."""
-    out = np.empty(len(rewards), np.float64)
-    running = 0.0
-    for step in range(len(rewards) - 1, -1, -1):
-        running = float(rewards[step]) + discount * running
-        out[step] = running
-    return out
-
-
-def batch_from_episodes(episodes: Iterable[Episode], dtype: torch.dtype, discount: float = 1.0) -> Batch:
+def batch_from_episodes(episodes: Iterable[Episode], dtype: torch.dtype, discount: float) -> Batch:
     """Lay episodes end to end as one batch of transitions with next observations and returns-to-go."""
     columns: dict[str, list[np.ndarray]] = {}
 
@@ -94,7 +85,8 @@ def batch_from_episodes(episodes: Iterable[Episode], dtype: torch.dtype, discoun
         put("actions", episode.actions)
         put("rewards", episode.rewards)
         put("terminations", episode.terminations.astype(np.float32))
-        put("returns_to_go", returns_to_go(episode.rewards, discount))
+        rows = np.append(episode.rewards.astype(np.float64), 0)  # with that of the final observation
+        put("returns_to_go", returns_to_go(rows, np.array([0]), np.array([length + 1]), discount)[:-1])
     return {name: _tensor(np.concatenate(parts), dtype) for name, parts in columns.items()}
 
 

@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ from distributed import Client, LocalCluster, get_client
 
 from dask_rl.storage.checkpoint import load_metadata
 from dask_rl.storage.episode import Episode
-from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.errors import CheckpointError, ConfigError, LearnerLostError, explain
 
 from .actor import LearnerActor
+from .algorithms.registry import parse_algorithm
 from .batch import Batch, MultiBatch, as_multi_batch
 from .config import LearnerGroupConfig
 from .group_state import GroupState
-from .iterator import BatchSource, IterableSource
+from .iterator import BatchSource, Iterables
 from .learner import Learner
 from .manager import ActorManager, LocalHandle, start_actors, values
 from .metrics import Result
@@ -46,8 +48,7 @@ class LearnerGroup(GroupState):
         client: Client | None = None,
         learner_class: type[Learner] = Learner,
     ) -> None:
-        self._cluster: LocalCluster | None = None
-        self._owned_client: Client | None = None
+        self._owned = ExitStack()
         self._manager: ActorManager | None = None
         self.module_spec = MultiRLModuleSpec.of(module_spec)
         if not self.module_spec.modules:
@@ -55,8 +56,10 @@ class LearnerGroup(GroupState):
         resolved = config.learners.resolved(config.num_steps)
         self.config = config.model_copy(update={"learners": resolved}, deep=True)
         self._must_join = True
+        self._iterables = Iterables()
         try:
             self._manager = self._start(client, learner_class)
+            self._owned.callback(self._manager.release)
             self._manager.call_all("build", timeout=resolved.startup_timeout_seconds, stage="building")
             self._join()
         except BaseException:
@@ -81,14 +84,16 @@ class LearnerGroup(GroupState):
         try:
             return get_client()
         except ValueError:
-            self._cluster = LocalCluster(
+            cluster = LocalCluster(
                 n_workers=self.config.learners.num_learners,
                 threads_per_worker=1,
                 processes=True,
                 dashboard_address="127.0.0.1:0",
+                # A paused worker runs actor methods but no tasks; spilled blocks come back slowly.
+                config={f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")},
             )
-            self._owned_client = Client(self._cluster)
-            return self._owned_client
+            self._owned.enter_context(cluster)
+            return self._owned.enter_context(Client(cluster))
 
     @property
     def manager(self) -> ActorManager:
@@ -109,6 +114,10 @@ class LearnerGroup(GroupState):
 
     def _join(self) -> None:
         """Form the next generation: all learners meet and take over rank 0's state."""
+        lost = sorted(set(range(len(self))) - set(self.manager.healthy_actor_ids))
+        if lost:  # the others would wait for them
+            fix = "shut the group down and make a new one from its last checkpoint"
+            raise LearnerLostError(explain("learner group", got=f"lost learners {lost}", fix=fix))
         timeout = self.config.learners.startup_timeout_seconds
         rendezvous = None
         if len(self.manager) > 1:
@@ -137,7 +146,8 @@ class LearnerGroup(GroupState):
 
         Args:
             iterators: one a learner. A BatchSource is opened once in the learner's process and stays open; any
-                other iterable of batches is sent to it, and starts again when it is exhausted.
+                other iterable of batches is sent to it, and starts again when it is exhausted. The same ones go on
+                where the last call stopped, others begin anew.
             num_iters: steps to take.
             timesteps: counters of the caller, passed on to the learner's hooks.
             return_state: whether learner 0's result carries the updated modules' inference-only weights.
@@ -146,18 +156,9 @@ class LearnerGroup(GroupState):
             One result per learner: metrics by module id, and "all_modules".
         """
         if len(iterators) != len(self):
-            raise ConfigError(
-                explain(
-                    "iterators",
-                    got=len(iterators),
-                    allowed=f"{len(self)}, one per learner",
-                    fix="give one to each",
-                )
-            )
-        key = "-".join(["iterables", *(str(id(source)) for source in iterators)])
-        sources = [source if isinstance(source, BatchSource) else IterableSource(source, key) for source in iterators]
-        self._iterables = list(iterators)  # keeps their ids unique as long as learners know them
-        number = self._next_number()
+            allowed = f"{len(self)}, one per learner"
+            raise ConfigError(explain("iterators", got=len(iterators), allowed=allowed, fix="give one to each"))
+        sources, number = self._iterables.sources(iterators), self._next_number()
         return self._run(
             [
                 UpdateRequest(
@@ -259,9 +260,15 @@ class LearnerGroup(GroupState):
             CheckpointError: it is missing, damaged or foreign.
             ConfigError: it names an algorithm or module class that is not registered.
         """
-        constructor = load_metadata(path)["constructor"]
+        metadata = load_metadata(path)
+        if metadata.get("class_name") != "LearnerGroup":
+            got = f"a checkpoint of {metadata.get('class_name')!r}"
+            raise CheckpointError(explain(str(path), got=got, allowed="one of a LearnerGroup", fix="choose another"))
+        constructor = metadata["constructor"]
         if "config" not in overrides:
-            overrides["config"] = LearnerGroupConfig.model_validate(constructor["config"])
+            config = constructor["config"]
+            algorithm = parse_algorithm(config["algorithm"])  # its errors are ConfigErrors, pydantic would wrap them
+            overrides["config"] = LearnerGroupConfig.model_validate(config | {"algorithm": algorithm})
         if "module_spec" not in overrides:
             overrides["module_spec"] = MultiRLModuleSpec.from_json(constructor["module_spec"])
         group = cls(overrides.pop("config"), **overrides)
@@ -277,16 +284,10 @@ class LearnerGroup(GroupState):
     def shutdown(self) -> None:
         """Close learners and owned workers; nothing stays behind. May be called again."""
         manager, self._manager = self._manager, None
-        if manager is not None:
-            healthy = manager.healthy_actor_ids
-            manager.call("close", [()] * len(healthy), timeout=10, stage="closing", actor_ids=healthy)
-            manager.release()
-        client, self._owned_client = self._owned_client, None
-        if client is not None:
-            client.close()
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            cluster.close()
+        with self._owned:  # let go of, whatever becomes of the call
+            if manager is not None:
+                healthy = manager.healthy_actor_ids
+                manager.call("close", [()] * len(healthy), timeout=10, stage="closing", actor_ids=healthy)
 
     def __enter__(self) -> "LearnerGroup":
         """Return the group."""

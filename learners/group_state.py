@@ -62,7 +62,8 @@ class GroupState(Checkpointable):
         if "learner" in state:
             values(self.foreach_learner(_set_state, state=to_arrays(state["learner"])))
             counters = state["learner"].get("counters", {})
-            self._num_requests = max(self._num_requests, int(counters.get("weights_seq_no", 0)))
+            # backwards too: the order of minibatches follows from the number
+            self._num_requests = int(counters.get("weights_seq_no", self._num_requests))
 
     def get_weights(
         self, module_ids: Collection[ModuleID] | None = None, *, inference_only: bool = False

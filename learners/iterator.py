@@ -1,6 +1,6 @@
 """What a learner needs of its data: an iterator, and a recipe that opens one in the learner's process."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -58,17 +58,24 @@ class BatchSource(Protocol):
 class IterableSource:
     """A BatchSource over any re-iterable of batches: an exhausted one starts its next epoch."""
 
-    def __init__(self, batches: Iterable[Batch | MultiBatch], key: str) -> None:
-        """Wrap `batches`, which must be picklable to reach a learner in another process."""
+    def __init__(self, batches: Iterable[Batch | MultiBatch], key: str, version: int = 0) -> None:
+        """Wrap `batches`, which must be picklable to reach a learner in another process.
+
+        Args:
+            batches: the iterable.
+            key: its name.
+            version: stands for the caller's object, of which a copy may travel; another one replaces the iterator.
+        """
         self._batches = batches
         self.key = key
+        self._version = version
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the key, which stands for the caller's object, is the same: a copy may have travelled."""
-        return isinstance(other, IterableSource) and self.key == other.key
+        """Tell whether key and version are the same."""
+        return isinstance(other, IterableSource) and (self.key, self._version) == (other.key, other._version)
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return hash((self.key, self._version))
 
     def open(self, device: torch.device, timeout_seconds: float) -> "IterableIterator":
         """Open it; an iterable is never waited for."""
@@ -117,3 +124,20 @@ class IterableIterator:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+class Iterables:
+    """Names plain iterables for their learners: the same list of them as in the last call keeps its place."""
+
+    def __init__(self) -> None:
+        self._last: list[Any] = []
+        self._version = 0
+
+    def sources(self, iterators: Sequence[BatchSource | Iterable[Batch | MultiBatch]]) -> list[BatchSource]:
+        """Return a source for each; those that are none already are wrapped."""
+        if len(iterators) != len(self._last) or any(a is not b for a, b in zip(iterators, self._last, strict=True)):
+            self._last, self._version = list(iterators), self._version + 1
+        return [
+            given if isinstance(given, BatchSource) else IterableSource(given, "iterables", self._version)
+            for given in iterators
+        ]

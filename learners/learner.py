@@ -1,6 +1,7 @@
 """Learner: carries out update requests, step by step and phase by phase."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from .flat import SegmentKey
 from .iterator import BatchIterator, BatchSource
 from .learner_stages import LearnerStages
 from .losses import num_valid_rows
-from .metrics import CallMetrics, Result
+from .metrics import STATE_KEY, CallMetrics, Result
 from .minibatch import cyclic_minibatches
 from .request import UpdateRequest
 
@@ -47,18 +48,21 @@ class Learner(LearnerStages):
         return self._result(metrics, request)
 
     def _open_iterator(self, source: BatchSource) -> BatchIterator:
-        if self._sources.get(source.key, source) != source:
-            self.iterators.pop(source.key).close()
-            self.iterator_steps.pop(source.key, None)
-        if source.key not in self.iterators:
-            iterator = source.open(self.device, self.config.learners.data_timeout_seconds)
-            saved = self._saved_iterators.pop(source.key, None)
-            if saved is not None:
-                iterator.load_state_dict(dict(saved))
-                self.iterator_steps[source.key] = iterator.step
-            self.iterators[source.key] = iterator
-            self._sources[source.key] = source
-        return self.iterators[source.key]
+        key = source.key
+        if key in self.iterators and self._sources[key] != source:
+            self.iterators.pop(key).close()
+            self.iterator_steps.pop(key, None)
+        if key not in self.iterators:
+            with ExitStack() as undo:
+                iterator = source.open(self.device, self.config.learners.data_timeout_seconds)
+                undo.callback(iterator.close)
+                if key in self._saved_iterators:
+                    iterator.load_state_dict(dict(self._saved_iterators[key]))
+                    self.iterator_steps[key] = iterator.step
+                undo.pop_all()
+            self._saved_iterators.pop(key, None)
+            self.iterators[key], self._sources[key] = iterator, source
+        return self.iterators[key]
 
     def _run_iterator(self, source: BatchSource, num_iters: int, metrics: CallMetrics) -> None:
         iterator = self._open_iterator(source)
@@ -68,6 +72,7 @@ class Learner(LearnerStages):
         for _ in range(num_iters):
             with metrics.timed("waiting"):
                 given = as_multi_batch(iterator.next_batch())
+                self._check_known(given)
                 batches = {module_id: self._cast(batch) for module_id, batch in given.items()}
             with metrics.timed("computing"):
                 self._step(batches, iterator.shards, iterator.rows_per_shard, metrics)
@@ -76,12 +81,9 @@ class Learner(LearnerStages):
     def _run_batch(self, request: UpdateRequest, metrics: CallMetrics) -> None:
         batches = request.batch
         if batches is None:
-            batches = as_multi_batch(batch_from_episodes(request.episodes or (), self.dtype))
-        unknown = sorted(set(batches) - set(self.module))
-        if unknown:
-            raise ConfigError(
-                explain("batch", got=f"unknown modules {unknown}", allowed=list(self.module), fix="use these ids")
-            )
+            discount = self.config.algorithm.discount
+            batches = as_multi_batch(batch_from_episodes(request.episodes or (), self.dtype, discount))
+        self._check_known(batches)
         kept = {
             module_id: self._cast(batches[module_id])
             for module_id in sorted(batches)
@@ -96,6 +98,13 @@ class Learner(LearnerStages):
         ):
             with metrics.timed("computing"):
                 self._step(minibatch, (), 0, metrics)
+
+    def _check_known(self, batches: MultiBatch) -> None:
+        unknown = [module_id for module_id in batches if module_id not in self.module]
+        if unknown:
+            raise ConfigError(
+                explain("batch", got=f"unknown modules {unknown}", allowed=list(self.module), fix="use these ids")
+            )
 
     def _cast(self, batch: Batch) -> Batch:
         """Return a batch on the learner's device, floats and observations in its dtype; copies where they are not."""
@@ -123,6 +132,10 @@ class Learner(LearnerStages):
         for index in range(max(map(len, plans.values()))):
             phases = {module_id: plan[index] for module_id, plan in plans.items() if index < len(plan)}
             applied = applied and self._phase(index, phases, batches, noise, metrics)
+        if not self._is_warm:
+            # The first step compiled its phases under the start-up timeout; from now on a silent peer is a lost one.
+            self.collective.set_timeout(self.config.learners.collective_timeout_seconds)
+            self._is_warm = True
         for module_id in batches:
             metrics.add_rows(module_id, rows[module_id])
         self.step += 1
@@ -170,10 +183,6 @@ class Learner(LearnerStages):
                     ranges.append((self.flat.size, len(self.flat.grad)))
             for start, stop in ranges:
                 self.collective.all_reduce_(self.flat.grad[start:stop])
-            if not self._is_warm:
-                # The first step compiled under the start-up timeout; from now on a silent peer is a lost one.
-                self.collective.set_timeout(self.config.learners.collective_timeout_seconds)
-                self._is_warm = True
         if with_weights:
             self._total_weights = self.flat.weights.clone()
 
@@ -203,6 +212,6 @@ class Learner(LearnerStages):
         result = metrics.result(per_module, learner)
         if request.return_state:
             updated = [module_id for module_id in result if module_id != "all_modules"]
-            state = {"rl_module": self.module.get_state(updated, inference_only=True)}
-            result["_rl_module_state_after_update"] = state
+            state: Any = {"rl_module": self.module.get_state(updated, inference_only=True)}
+            result[STATE_KEY] = state
         return result

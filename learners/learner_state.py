@@ -75,7 +75,12 @@ class LearnerState(Checkpointable):
                 "weights_seq_no": self.weights_seq_no,
                 "num_skipped_steps": self.num_skipped_steps,
             },
-            "iterators": {key: iterator.state_dict() for key, iterator in self.iterators.items()},
+            "iterators": dict(self._saved_iterators)  # those that no update has asked for since they were restored
+            | {
+                # of steps that were completed: the iterator itself may stand behind the batch of a failed one
+                key: iterator.state_dict() | {"step": self.iterator_steps.get(key, 0)}
+                for key, iterator in self.iterators.items()
+            },
         }
         return select_state(state, components, not_components)
 

@@ -20,7 +20,7 @@ def num_valid_rows(batch: Batch) -> torch.Tensor | int:
 
 
 def masked_sum(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Sum (B,) values over the rows that count; where() keeps a NaN of a masked row out."""
+    """Sum (B,) values over the rows that count; where() keeps a masked NaN out of the sum, not of its gradient."""
     return values.sum() if mask is None else torch.where(mask > 0, values, torch.zeros_like(values)).sum()
 
 

@@ -11,7 +11,9 @@ import torch
 from .batch import ModuleID
 
 Result = dict[str, dict[str, Any]]
-"""Metrics by module id, and under "all_modules" those of the learner as a whole."""
+"""Metrics by module id, under "all_modules" those of the whole learner; weights under STATE_KEY where asked for."""
+
+STATE_KEY = "_rl_module_state_after_update"
 
 
 class CallMetrics:
@@ -71,7 +73,7 @@ class CallMetrics:
 def merge_results(results: list[Result]) -> Result:
     """Return the group's view: losses as means over all learners' rows, times as the slowest learner's."""
     merged: Result = {}
-    for module_id in sorted({key for result in results for key in result if key != "all_modules"}):
+    for module_id in sorted({key for result in results for key in result} - {"all_modules", STATE_KEY}):
         parts = [result[module_id] for result in results if module_id in result]
         rows = sum(part["num_rows"] for part in parts)
         merged[module_id] = {
@@ -79,7 +81,6 @@ def merge_results(results: list[Result]) -> Result:
             if key.endswith("_loss")
             else parts[0][key]
             for key in parts[0]
-            if not key.startswith("_")
         } | {"num_rows": rows}
     parts = [result["all_modules"] for result in results]
     merged["all_modules"] = dict(parts[0])

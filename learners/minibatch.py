@@ -13,6 +13,9 @@ from .batch import Batch, MultiBatch, num_rows
 
 def count_minibatches(rows_per_shard: Sequence[int], num_epochs: int, minibatch_size: int | None) -> int:
     """Return ceil(num_epochs · max rows / minibatch_size): the same number for every learner and module."""
+    for name, value in (("num_epochs", num_epochs), ("minibatch_size", minibatch_size)):
+        if value is not None and value < 1:
+            raise ConfigError(explain(name, got=value, allowed="at least 1", fix=f"correct {name}"))
     if minibatch_size is None:
         return num_epochs
     return math.ceil(num_epochs * max(rows_per_shard) / minibatch_size)

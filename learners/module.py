@@ -42,9 +42,9 @@ class RLModule(nn.Module):
         return actions.reshape(len(observations), *(self.action_space.shape or ()))
 
     def get_state(self, *, inference_only: bool = False) -> dict[str, torch.Tensor]:
-        """Return copies of parameters and buffers by name."""
+        """Return copies of parameters and buffers by name, on the CPU: whoever reads them may have no GPU."""
         return {
-            name: tensor.detach().clone()
+            name: tensor.detach().to("cpu", copy=True)
             for name, tensor in self.state_dict().items()
             if not inference_only or name.startswith(self.inference_prefixes)
         }

@@ -32,7 +32,7 @@ def algorithm_names() -> list[str]:
 
 def get_algorithm(name: str) -> type[Algorithm[Any]]:
     """Return an algorithm's class; an unknown name raises ConfigError with the nearest known one."""
-    if name in _ALGORITHMS:
+    if isinstance(name, str) and name in _ALGORITHMS:
         return _ALGORITHMS[name]
     near = difflib.get_close_matches(str(name), _ALGORITHMS, n=1)
     fix = f"did you mean {near[0]!r}" if near else "use one of these, or register your own with register_algorithm"

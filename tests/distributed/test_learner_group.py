@@ -238,12 +238,6 @@ def test_shutdown_is_idempotent_and_ends_use(group):
         group.update_from_batch(make_batch(8))
 
 
-def test_the_group_starts_workers_of_its_own(tmp_path):
-    with LearnerGroup(make_config(1), module_spec=SPEC) as group:
-        assert group.is_remote
-        group.update_from_batch(make_batch(4))
-
-
 def test_what_cannot_travel_is_an_error_and_no_hang(cluster_client):
     with LearnerGroup(make_config(2), module_spec=SPEC, client=cluster_client) as group:
         lock = threading.Lock()

@@ -1,5 +1,4 @@
 import numpy as np
-import numpy.testing as npt
 import pytest
 import torch
 
@@ -9,16 +8,10 @@ from dask_rl.learners.batch import (
     batch_from_episodes,
     check_batch,
     num_rows,
-    returns_to_go,
     split_batch,
 )
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError
-
-
-def test_returns_to_go():
-    npt.assert_allclose(returns_to_go(np.array([1.0, 2.0, 4.0]), 0.5), [3.0, 4.0, 4.0])
-    assert returns_to_go(np.array([1, 1], np.float32), 1.0).dtype == np.float64
 
 
 def test_episodes_end_to_end():

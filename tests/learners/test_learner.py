@@ -7,6 +7,7 @@ from learner_peers import run_in_threads
 
 from dask_rl.learners.algorithm import Phase
 from dask_rl.learners.batch import split_batch
+from dask_rl.learners.collective import SingleProcess
 from dask_rl.learners.iterator import IterableSource
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.request import UpdateRequest
@@ -230,3 +231,27 @@ def test_unknown_modules_and_modules_to_skip():
     result = learner.run(skip)
     assert result["all_modules"]["num_skipped_steps"] == 3
     assert same(weights(learner, "a"), before)
+
+
+class Recording(SingleProcess):
+    """Notes when the time limit of exchanges changes."""
+
+    size = 2
+
+    def __init__(self):
+        self.calls = []
+
+    def all_reduce_(self, tensor):
+        self.calls.append("exchange")
+
+    def set_timeout(self, seconds):
+        self.calls.append(seconds)
+
+
+def test_every_phase_of_the_first_step_may_take_as_long_as_compiling_does():
+    collective = Recording()
+    settings = {"name": "iql", "update_order": "sequential"}
+    learner = make_learner(settings, collective=collective, collective_timeout_seconds=7)
+    update(learner, make_batch("continuous", 6), make_batch("continuous", 6))
+    exchanges = len(collective.calls) // 2
+    assert collective.calls == ["exchange"] * exchanges + [7] + ["exchange"] * exchanges

@@ -1,6 +1,6 @@
 import torch
 
-from dask_rl.learners.metrics import CallMetrics, merge_results
+from dask_rl.learners.metrics import STATE_KEY, CallMetrics, merge_results
 
 
 def result(losses, rows, steps=2):
@@ -29,3 +29,8 @@ def test_a_groups_losses_are_means_over_all_its_rows():
 
 def test_no_rows_are_no_error():
     assert result([0.0], 0)["m"]["policy_loss"] == 0
+
+
+def test_results_with_weights_merge_like_others():
+    asked, other = result([6.0], 2), result([10.0], 6)
+    assert set(merge_results([asked | {STATE_KEY: {"rl_module": {}}}, other])) == {"m", "all_modules"}

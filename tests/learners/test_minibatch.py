@@ -17,6 +17,12 @@ def test_counts(rows, epochs, size, count):
     assert count_minibatches(rows, epochs, size) == count
 
 
+@pytest.mark.parametrize(("epochs", "size", "name"), [(0, None, "num_epochs"), (1, 0, "minibatch_size")])
+def test_impossible_counts_are_refused(epochs, size, name):
+    with pytest.raises(ConfigError, match=f"{name}: got 0; allowed: at least 1"):
+        count_minibatches([7], epochs, size)
+
+
 def test_whole_batches_once_an_epoch():
     assert count_minibatches([7, 9], 3, None) == 3
     batch = {"m": {"x": torch.arange(5)}}
