@@ -24,7 +24,7 @@ class CheckpointConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     every_steps: int | None = Field(None, ge=1)
-    """Steps between checkpoints; default: at the end and on interruption only."""
+    """Steps between checkpoints; default: at evaluations, at the end and on interruption only."""
     keep_last: int = Field(2, ge=1)
     """Newest checkpoints to keep."""
     keep_best: bool = True
@@ -151,10 +151,9 @@ def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Tra
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            explain("job file", got=f"{path}: {error.strerror or error}", fix="give the path of a YAML file")
-        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no text"
+        raise ConfigError(explain("job file", got=f"{path}: {reason}", fix="give the path of a YAML file")) from None
     return parse_job(text, overrides, str(path))
 
 

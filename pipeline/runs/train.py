@@ -14,7 +14,7 @@ from dask_rl.learners.config import LearnerGroupConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.metrics import merge_results
 from dask_rl.storage.checkpoint import CheckpointStore
-from dask_rl.storage.errors import CheckpointError, ConfigError, explain
+from dask_rl.storage.errors import CheckpointError, ConfigError, RunStateError, explain
 
 from .cluster import open_cluster
 from .environments import check_environment
@@ -83,10 +83,11 @@ def train(
         # Nothing is written before all of this fits together.
         with (
             _connect(resolved, client) as connected,
-            run.locked(),
             _make_group(resolved, data, connected) as group,
+            run.locked(),
             progress("train", job.num_steps, "steps") as display,
         ):
+            _refuse_overtaken(run, job, resolved)
             write_atomic(run.path / "resolved.yaml", resolved.to_yaml())
             write_atomic(run.job_file, job.to_yaml())
             return _Training(run, resolved, data, group, connected).to_end(request, display)
@@ -135,6 +136,13 @@ def _refuse_changes(run: RunDirectory, job: TrainJob) -> None:
                 fix="undo them, or choose another directory for run",
             )
         )
+
+
+def _refuse_overtaken(run: RunDirectory, job: TrainJob, resolved: TrainJob) -> None:
+    """Refuse a run that another process began while this one was starting: only now the lock is held."""
+    if _resolve(run, job) != resolved:
+        got, fix = "a start by another process meanwhile", "run the same command again"
+        raise RunStateError(explain(f"run {run.path}", got=got, fix=fix))
 
 
 class _Training:

@@ -76,7 +76,7 @@ def evaluate(
             )
         )
     config = load("pipeline.runs.config_errors").validate(evaluating.EvaluationConfig, settings)
-    policy = load("pipeline.runs.trained_policy").load_policy(directory)
+    policy = load("pipeline.runs.trained_policy").load_policy(directory, best=best)
     with (
         load("pipeline.runs.cluster").open_workers(workers) as client,
         make_progress("evaluate", config.num_episodes, "episodes") as progress,

@@ -82,6 +82,7 @@ def _figures(rows: Sequence[Row]) -> list[tuple[str, Markup]]:
 
 def _evaluation_figure(rows: Sequence[Row], data_return: float | None) -> Markup:
     figure, axes = _axes("step", "mean return")
+    rows = [row for row in rows if _number(row.get("return_mean"))]
     errors = [row.get("return_standard_error") or 0.0 for row in rows]
     steps, means = [row["step"] for row in rows], [row["return_mean"] for row in rows]
     axes.errorbar(steps, means, yerr=errors, fmt="o-", color=_BLUE, capsize=3, label="policy ± std. error")
@@ -155,6 +156,8 @@ def _facts(row: Row, *without: str) -> dict[str, Any]:
 
 
 def _plus_minus(row: Row) -> str:
+    if row.get("return_mean") is None:
+        return "not finite"
     error = row.get("return_standard_error")
     return f"{row['return_mean']:.1f}" + ("" if error is None else f" ± {error:.1f}")
 

@@ -124,6 +124,7 @@ def test_damage_is_one_line_that_names_the_array(copy, damage, array, capsys):
         (["data", "collect", "Pendulum-v1", "{tmp}/x.zarr", "--num-episodes", "0"], 2, "num_episodes: got 0"),
         (["train", "/nope.yaml"], 2, "job file: got /nope.yaml"),
         (["train"], 2, "JOB.yaml"),
+        (["train", sys.executable], 2, "no text"),
         (["eval", "/nope"], 2, "holds no job.yaml"),
         (["report", "/nope"], 2, "holds no job.yaml"),
         (["nonsense"], 2, "nonsense"),
@@ -172,6 +173,19 @@ def test_report_writes_the_page_and_says_where(tmp_path, capsys):
     assert run(["report", str(directory.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"report": str(directory.report_file)}
     assert directory.report_file.is_file()
+
+
+@pytest.mark.parametrize(("options", "best"), [([], False), (["--best"], True)])
+def test_eval_takes_the_checkpoint_that_was_asked_for(tmp_path, monkeypatch, capsys, options, best):
+    job = "dataset: a.zarr\nalgorithm: {name: bc}\nnum_steps: 5\nrun: r\nevaluation: {environment: Pendulum-v1}\n"
+    (tmp_path / "job.yaml").write_text(job)
+
+    def load_policy(run, *, best=False):
+        raise LearnerError(f"best {best}")
+
+    monkeypatch.setattr("dask_rl.pipeline.runs.trained_policy.load_policy", load_policy)
+    assert run(["eval", str(tmp_path), *options]) == 1
+    assert capsys.readouterr().err == f"error: best {best}\n"
 
 
 def test_a_table_is_readable():

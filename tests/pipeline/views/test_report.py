@@ -98,6 +98,13 @@ def test_a_run_that_has_just_begun_has_a_report_too(run):
     assert page.count("<svg") == 2
 
 
+def test_a_policy_whose_returns_are_not_finite_has_a_report_too(run):
+    run.append("evaluation", 100, {"return_mean": -900.0, "return_standard_error": 30.0, "num_episodes": 20})
+    run.append("evaluation", 200, {"return_mean": float("nan"), "return_standard_error": None, "num_episodes": 1})
+    _, text, _ = check(write_report(run))
+    assert "Mean return not finite" in text
+
+
 def test_a_directory_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunStateError, match=r"holds no job\.yaml"):
         write_report(RunDirectory(tmp_path))
