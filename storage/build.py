@@ -88,13 +88,10 @@ class BuildDirectory:
         return any((self.path / "receipts").glob("*.json"))
 
     def commit(self, content: bytes) -> None:
-        """Write commit.json, make everything durable and give the dataset its name."""
+        """Write commit.json, make all names durable (the files are) and give the dataset its own."""
         with explained_write_errors(self.target):
             self._write(self.store / COMMIT_NAME, [content])
-            for directory, _, names in os.walk(self.store):
-                for name in names:
-                    if name == METADATA_NAME:
-                        fsync_path(Path(directory) / name)
+            for directory, _, _ in os.walk(self.store):
                 fsync_path(Path(directory))
             self._check_target()
             if self.target.exists():
@@ -208,6 +205,6 @@ def _is_dataset(path: Path) -> bool:
         return True
     try:
         attributes = json.loads((path / METADATA_NAME).read_bytes())["attributes"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
     return ATTRIBUTES_KEY in attributes

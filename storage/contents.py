@@ -26,12 +26,17 @@ from .schema import (
     META_DTYPES,
     METADATA_NAME,
     OBSERVATIONS,
+    REWARDS,
     SCHEMA_VERSION,
+    TERMINATIONS,
+    TRUNCATIONS,
     ArraySpec,
     DatasetAttributes,
+    first_problem,
 )
 from .spaces import space_from_json
 
+_MAX_CHUNK_BYTES = 1 << 30  # decoded: a small file must not make a reader reserve all memory
 _FOREIGN_MARKS = (METADATA_NAME, ".zgroup", ".zattrs", ".zarray")
 
 
@@ -77,6 +82,9 @@ def load_contents(location: Location) -> Contents:
         if key not in metadata or metadata[key].get("shape") != [commit.num_episodes]:
             raise _corrupt(location, key, "no such array, or another length", f"{commit.num_episodes} episodes")
     layouts = {field: parse_layout(spec.key, metadata[spec.key]) for field, spec in arrays.items()}
+    for layout in layouts.values():
+        if layout is not None and layout.chunk_bytes > _MAX_CHUNK_BYTES:
+            raise _corrupt(location, layout.key, f"chunks of {layout.chunk_bytes} bytes", f"at most {_MAX_CHUNK_BYTES}")
     return Contents(commit, attributes, arrays, layouts, content_hash(commit, attributes, metadata))
 
 
@@ -106,11 +114,13 @@ def _load_commit(location: Location) -> Commit:
             explain(f"dataset {location.url}", got="no such path", allowed="a dask-rl dataset", fix="check the path")
         )
     try:
-        raw = json.loads(location.read(COMMIT_NAME))
-        version = raw["schema"]
+        content = location.read(COMMIT_NAME)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _not_committed(location) from error
-    except (ValueError, KeyError, TypeError) as error:
+    try:
+        raw = json.loads(content)
+        version = raw["schema"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _corrupt(location, COMMIT_NAME, "text that is no manifest", "the manifest as it was written") from error
     if version != SCHEMA_VERSION:
         raise DatasetError(
@@ -124,13 +134,13 @@ def _load_commit(location: Location) -> Commit:
     try:
         return Commit.model_validate(raw)
     except ValidationError as error:
-        raise _corrupt(location, COMMIT_NAME, _first(error), "the manifest as it was written") from error
+        raise _corrupt(location, COMMIT_NAME, first_problem(error), "the manifest as it was written") from error
 
 
 def _not_committed(location: Location) -> DatasetError:
     try:
         ours = ATTRIBUTES_KEY in json.loads(location.read(METADATA_NAME))["attributes"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         ours = False
     if ours:
         return _corrupt(location, COMMIT_NAME, "no such file", "a dataset that was written to its end")
@@ -179,7 +189,7 @@ def _load_attributes(location: Location, commit: Commit) -> DatasetAttributes:
     except (KeyError, TypeError) as error:
         raise _corrupt(location, METADATA_NAME, "no attribute dask_rl", "the attributes of a dataset") from error
     except ValidationError as error:
-        raise _corrupt(location, METADATA_NAME, _first(error), "the attributes of schema 1") from error
+        raise _corrupt(location, METADATA_NAME, first_problem(error), "the attributes of schema 1") from error
 
 
 def _check_array(location: Location, commit: Commit, key: str, meta: Mapping[str, Any]) -> ArraySpec:
@@ -194,7 +204,7 @@ def _check_array(location: Location, commit: Commit, key: str, meta: Mapping[str
         raise _corrupt(location, name, f"data type {dtype}", ", ".join(sorted(ALLOWED_DTYPES)))
     if codecs - ALLOWED_CODECS:
         raise _corrupt(location, name, f"codec {min(codecs - ALLOWED_CODECS)}", ", ".join(sorted(ALLOWED_CODECS)))
-    if not shape or shape[0] != commit.num_rows or len(grid) != len(shape) or min(grid) < 1:
+    if not shape or shape[0] != commit.num_rows or len(grid) != len(shape) or min(*shape, *grid) < 1:
         raise _corrupt(location, name, f"shape {shape} in shards {grid}", f"{commit.num_rows} rows")
     wanted = math.prod(-(-length // size) for length, size in zip(shape, grid, strict=True))
     found = sum(other.startswith(f"{key}/c/") for other in commit.objects)
@@ -217,6 +227,10 @@ def _check_fields(location: Location, attributes: DatasetAttributes, arrays: Map
     for field in CORE_FIELDS:
         if field not in arrays:
             raise _corrupt(location, f"data/{field}", "no such array", ", ".join(CORE_FIELDS))
+    for field, kind in ((REWARDS, "f"), (TERMINATIONS, "b"), (TRUNCATIONS, "b")):
+        if arrays[field].row_shape or arrays[field].dtype.kind != kind:
+            got = f"{arrays[field].dtype} rows of shape {arrays[field].row_shape}"
+            raise _corrupt(location, f"data/{field}", got, "one float a row" if kind == "f" else "one bool a row")
     for field, space in ((OBSERVATIONS, attributes.observation_space), (ACTIONS, attributes.action_space)):
         shape = space_from_json(space).shape
         if arrays[field].row_shape != shape:
@@ -227,7 +241,7 @@ def _load_json(location: Location, commit: Commit, key: str) -> dict[str, Any]:
     raw = _read_checked(location, commit, key)
     try:
         value = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _corrupt(location, key, "text that is no JSON", "the metadata as it was written") from error
     if not isinstance(value, dict):
         raise _corrupt(location, key, "JSON of another kind", "the metadata as it was written")
@@ -242,11 +256,6 @@ def _read_checked(location: Location, commit: Commit, key: str) -> bytes:
     if found != wanted:
         raise _corrupt(location, key, f"sha256 {found[:12]}…", f"{wanted[:12]}… as committed")
     return raw
-
-
-def _first(error: ValidationError) -> str:
-    detail = error.errors()[0]
-    return f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
 
 
 def _corrupt(location: Location, name: str, got: str, allowed: str) -> CorruptDataError:

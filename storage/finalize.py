@@ -64,8 +64,15 @@ def write_meta_arrays(root: zarr.Group, columns: Mapping[str, npt.NDArray[Any]])
         zarr.consolidate_metadata(root.store)
 
 
+def clear_all_but(store: Path, shards: Mapping[str, StoredObject]) -> None:
+    """Remove what an earlier run left: shards beyond this one's end, and metadata if it died while finalising."""
+    for key in list(_files(store)):
+        if key not in shards:
+            (store / key).unlink()
+
+
 def collect_objects(store: Path, shards: Mapping[str, StoredObject]) -> dict[str, StoredObject]:
-    """Return all files of the store; what is no shard of this run and no metadata is removed.
+    """Return all files of the store.
 
     Metadata files are flushed to the disk; shards were when they were written.
     """
@@ -74,9 +81,6 @@ def collect_objects(store: Path, shards: Mapping[str, StoredObject]) -> dict[str
         if key in shards:
             continue
         path = store / key
-        if key.startswith("data/") and path.name != "zarr.json":
-            path.unlink()  # a shard of an earlier, longer run
-            continue
         fsync_path(path)
         content = path.read_bytes()
         objects[key] = StoredObject(size=len(content), sha256=hashlib.sha256(content).hexdigest())

@@ -82,6 +82,7 @@ def parse_layout(key: str, metadata: Mapping[str, Any]) -> ArrayLayout | None:
             and all(_is_little_endian(codecs) for codecs in (sharding["codecs"], sharding["index_codecs"]))
             and [codec["name"] for codec in sharding["index_codecs"]] == ["bytes", "crc32c"]
             and sharding.get("index_location", "end") == "end"
+            and all(type(length) is int for length in (*shape, *shard, *chunk))
             and shape[1:] == shard[1:] == chunk[1:]
             and 0 < chunk[0] <= shard[0]
             and shard[0] % chunk[0] == 0

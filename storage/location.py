@@ -12,6 +12,7 @@ from zarr.storage import FsspecStore, LocalStore
 from .errors import CorruptDataError, DatasetError, explain
 
 _PIECE_BYTES = 1 << 22
+_MAX_READ_BYTES = 1 << 30
 REMEDY = "restore it from a copy, or import the source again"
 
 
@@ -66,8 +67,13 @@ class LocalDirectory(Location):
         return os.path.lexists(self.url)
 
     def read(self, key: str) -> bytes:
-        """Return a whole file."""
-        return self.local_file(key).read_bytes()
+        """Return a whole file; only a plain one, of a size that metadata can have."""
+        path = self.local_file(key)
+        if path.is_symlink():
+            raise self._refusal(key, "a symbolic link")
+        if path.exists() and not (path.is_file() and path.stat().st_size <= _MAX_READ_BYTES):
+            raise self._refusal(key, "no plain file, or one of an absurd size")
+        return path.read_bytes()
 
     def pieces(self, key: str) -> Iterator[bytes]:
         """Yield a whole file in pieces."""
@@ -76,7 +82,7 @@ class LocalDirectory(Location):
                 yield piece
 
     def sizes(self) -> dict[str, int]:
-        """Return the size of every file; symbolic links are refused, they could lead anywhere."""
+        """Return the size of every file; symbolic links are refused (they could lead anywhere), and devices."""
         sizes: dict[str, int] = {}
         pending = [self.url]
         while pending:
@@ -84,19 +90,24 @@ class LocalDirectory(Location):
                 for entry in entries:
                     key = os.path.relpath(entry.path, self.url).replace(os.sep, "/")
                     if entry.is_symlink():
-                        raise CorruptDataError(
-                            explain(
-                                f"{key} in dataset {self.url}",
-                                got="a symbolic link",
-                                allowed="plain files and directories",
-                                fix="replace it by the file it points to, or import the source again",
-                            )
-                        )
+                        raise self._refusal(key, "a symbolic link")
                     if entry.is_dir():
                         pending.append(entry.path)
-                    else:
+                    elif entry.is_file():
                         sizes[key] = entry.stat().st_size
+                    else:
+                        raise self._refusal(key, "a device or pipe")
         return sizes
+
+    def _refusal(self, key: str, got: str) -> CorruptDataError:
+        return CorruptDataError(
+            explain(
+                f"{key} in dataset {self.url}",
+                got=got,
+                allowed="plain files and directories",
+                fix="replace it by the file it stands for, or import the source again",
+            )
+        )
 
     def zarr_store(self) -> LocalStore:
         """Return the same files as a store of zarr-python."""

@@ -17,6 +17,7 @@ from .shard_file import ShardFile, corrupt
 
 Array = npt.NDArray[Any]
 _MAX_OPEN_SHARDS = 64
+_MAX_RUN = 512  # chunks a call, two buffers each: the kernel takes at most 1024
 _RUN_BYTES = 1 << 20  # a call: what was just read is still in the cache when its checksum is taken
 
 
@@ -49,7 +50,7 @@ class ShardReader:
         self._location = location
         self._row_bytes = layout.row_bytes
         self._chunk_bytes = layout.chunk_bytes
-        self._max_run = max(_RUN_BYTES // max(layout.chunk_bytes, 1), 1)
+        self._max_run = min(max(_RUN_BYTES // max(layout.chunk_bytes, 1), 1), _MAX_RUN)
         self._shards: OrderedDict[int, ShardFile] = OrderedDict()
         self._lock = threading.Lock()
         self._local = threading.local()

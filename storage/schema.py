@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 SCHEMA_VERSION = 1
 ROW_CONVENTION = "T+1"
@@ -86,9 +86,9 @@ class DatasetAttributes(BaseModel):
     """Gymnasium space as JSON, in Minari's form."""
     environment: str | None = None
     """Gymnasium id of the environment that the data came from."""
-    ref_min_score: float | None = None
+    ref_min_score: float | None = Field(default=None, allow_inf_nan=False)
     """Return of a random policy, for normalised scores."""
-    ref_max_score: float | None = None
+    ref_max_score: float | None = Field(default=None, allow_inf_nan=False)
     """Return of an expert, for normalised scores."""
     provenance: dict[str, JsonValue] = Field(default_factory=dict)
     """Where the data came from; no part of the dataset's identity."""
@@ -101,6 +101,12 @@ class DatasetAttributes(BaseModel):
     def num_rows(self) -> int:
         """Length of the time axis: one row per step, and one per episode for its final observation."""
         return self.num_steps + self.num_episodes
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first of pydantic's findings on one line."""
+    detail = error.errors()[0]
+    return f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
 
 
 def fill_value(dtype: np.dtype[Any]) -> Any:

@@ -4,6 +4,8 @@ Numbers that JSON lacks are written as the strings "Infinity", "-Infinity" and "
 bare tokens, which Minari writes, are read too.
 """
 
+import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from .errors import DatasetError, explain
 
 Space = spaces.Space[Any]
 SPACE_TYPES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
+_MAX_ELEMENTS = 1 << 27  # of one element of a Box: bounds in two numbers must not reserve all memory
 _NON_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
 
@@ -80,11 +83,11 @@ def space_from_json(obj: Mapping[str, Any]) -> Space:
     """
     try:
         return _parse(obj)
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError, AssertionError) as error:
         raise DatasetError(
             explain(
                 "space",
-                got=f"{str(obj)[:80]} ({error})",
+                got=f"{reprlib.repr(obj)[:80]} ({error})",
                 allowed=", ".join(SPACE_TYPES),
                 fix="repair the source",
             )
@@ -95,6 +98,8 @@ def _parse(obj: Mapping[str, Any]) -> Space:
     kind = obj["type"]
     if kind == "Box":
         dtype, shape = np.dtype(obj["dtype"]), tuple(int(n) for n in obj["shape"])
+        if math.prod(shape) > _MAX_ELEMENTS:
+            raise ValueError(f"{math.prod(shape)} elements")
         low = np.broadcast_to(np.array(obj["low"], dtype=dtype), shape)
         high = np.broadcast_to(np.array(obj["high"], dtype=dtype), shape)
         return spaces.Box(low=low, high=high, shape=shape, dtype=dtype.type)

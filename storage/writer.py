@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from pydantic import ValidationError
 
 from .assembly import ShardAssembler
 from .blocking import check_shard_rows
@@ -16,7 +17,7 @@ from .build import BuildDirectory, explained_write_errors
 from .dataset import OfflineDataset
 from .episode import Episode
 from .errors import ConfigError, DatasetError, InvalidDataError, SourceFormatError, explain
-from .finalize import collect_objects, write_meta_arrays, write_metadata
+from .finalize import clear_all_but, collect_objects, write_meta_arrays, write_metadata
 from .manifest import Commit
 from .schema import (
     EPISODE_ENDS,
@@ -25,6 +26,7 @@ from .schema import (
     EPISODE_SEED,
     META_DTYPES,
     DatasetAttributes,
+    first_problem,
 )
 from .spaces import Space, space_to_json
 from .validation import EpisodeChecker, array_specs, check_space
@@ -160,6 +162,7 @@ class DatasetWriter:
             layouts = self._shards.finish()
             attributes = self._attributes(self.num_steps, self.num_episodes)
             with explained_write_errors(self._build.target):
+                clear_all_but(self._build.store, self._shards.objects)
                 root = write_metadata(self._build.store, attributes, layouts)
                 write_meta_arrays(root, {k: np.array(self._meta[k], dtype) for k, dtype in META_DTYPES.items()})
                 objects = collect_objects(self._build.store, self._shards.objects)
@@ -182,13 +185,18 @@ class DatasetWriter:
             raise DatasetError(
                 explain("provenance", got=str(error), allowed="finite JSON values", fix="convert them to text")
             ) from error
-        return DatasetAttributes(
-            observation_space=space_to_json(self.observation_space),
-            action_space=space_to_json(self.action_space),
-            environment=self.environment,
-            ref_min_score=minimum,
-            ref_max_score=maximum,
-            provenance=provenance,
-            num_steps=num_steps,
-            num_episodes=num_episodes,
-        )
+        try:
+            return DatasetAttributes(
+                observation_space=space_to_json(self.observation_space),
+                action_space=space_to_json(self.action_space),
+                environment=self.environment,
+                ref_min_score=minimum,
+                ref_max_score=maximum,
+                provenance=provenance,
+                num_steps=num_steps,
+                num_episodes=num_episodes,
+            )
+        except ValidationError as error:
+            raise DatasetError(
+                explain(f"dataset {self.path}", got=first_problem(error), fix="correct this setting of the writer")
+            ) from error

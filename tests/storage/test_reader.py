@@ -1,3 +1,4 @@
+import json
 import threading
 from pathlib import Path
 from unittest import mock
@@ -162,6 +163,18 @@ def test_more_shards_than_open_files(tmp_path, settings_of_pendulum, make_episod
     assert len(list(Path("/proc/self/fd").iterdir())) - before <= 66
     dataset.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_more_chunks_than_the_kernel_takes_in_one_call(tmp_path):
+    data = np.arange(3000, dtype=np.uint8)
+    array = zarr.create_group(tmp_path / "g.zarr").create_array(
+        "x", shape=(3000,), shards=(4096,), chunks=(1,), dtype="u1", serializer=BytesCodec(),
+        compressors=[Crc32cCodec()], config={"write_empty_chunks": True},
+    )  # fmt: skip
+    array[:] = data
+    layout = parse_layout("x", json.loads((tmp_path / "g.zarr/x/zarr.json").read_text()))
+    reader = ShardReader(LocalDirectory(tmp_path / "g.zarr"), layout)
+    np.testing.assert_array_equal(reader.read(0, 3000), data)
 
 
 def test_unknown_layouts_are_left_to_zarr_python():

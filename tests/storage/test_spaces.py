@@ -33,7 +33,25 @@ def test_reads_what_minari_writes():
     assert space_from_json(json.loads(text)) == expected
 
 
-@pytest.mark.parametrize("obj", [{}, {"type": "Sphere"}, {"type": "Box", "dtype": "float32"}, {"type": "Discrete"}])
+def nested(depth):
+    space = {"type": "Discrete", "n": 2}
+    for _ in range(depth):
+        space = {"type": "Tuple", "subspaces": [space]}
+    return space
+
+
+NONSENSE = [
+    {},
+    {"type": "Sphere"},
+    {"type": "Box", "dtype": "float32"},
+    {"type": "Discrete"},
+    {"type": "Box", "dtype": "uint8", "shape": [1], "low": [-1], "high": [300]},
+    {"type": "Box", "dtype": "float32", "shape": [2**40], "low": 0, "high": 1},
+    nested(950),
+]
+
+
+@pytest.mark.parametrize("obj", NONSENSE, ids=range(len(NONSENSE)))
 def test_nonsense_is_one_clear_line(obj):
     with pytest.raises(DatasetError, match="allowed: Box, Discrete") as caught:
         space_from_json(obj)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -94,6 +95,22 @@ def test_a_shard_that_is_not_what_its_receipt_says_is_written_again(tmp_path, ma
     with DatasetWriter(path, **settings) as writer:
         writer.add_episodes(make_episodes(60))
     OfflineDataset.open(path).verify(deep=True)
+
+
+@pytest.mark.parametrize("place", ["writer.write_meta_arrays", "writer.collect_objects", "build.os.rename"])
+def test_a_crash_while_finalising_costs_no_shard(place, tmp_path, make_episodes, settings):
+    path = tmp_path / "data.zarr"
+    crash = mock.patch(f"dask_rl.storage.{place}", side_effect=Crash)
+    with crash, pytest.raises(Crash), DatasetWriter(path, **settings) as writer:
+        writer.add_episodes(make_episodes())
+    done = inodes(tmp_path / ".data.zarr.partial/store")
+    done = {key: inode for key, inode in done.items() if key.is_relative_to("data")}
+    assert done
+    with DatasetWriter(path, **settings) as writer:
+        writer.add_episodes(make_episodes())
+    assert done.items() <= inodes(path).items()
+    OfflineDataset.open(path).verify(deep=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data.zarr"]
 
 
 def test_kill_9_while_writing_leaves_no_dataset_and_the_next_run_completes(tmp_path, make_episodes, settings):
