@@ -203,7 +203,7 @@ class OfflineDataset(DatasetFacts):
             "num_steps": self.num_steps,
             "num_episodes": self.num_episodes,
             "num_terminated": int(self.episode_terminations.sum()),
-            "num_truncated": int(self.episode_truncations.sum()),
+            "num_truncated": int((self.episode_truncations & ~self.episode_terminations).sum()),
             "num_without_final_observation": int((~self.has_final_observation).sum()),
             "return_mean": float(returns.mean()),
             "return_min": float(returns.min()),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from .errors import InvalidDataError, explain
 
 Array = npt.NDArray[Any]
+_MAX_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Episode:
     `has_final_observation` is False: it is finite, and never delivered as real.
 
     Raises:
-        InvalidDataError: the lengths do not fit, T is 0, or an end is flagged before the last step.
+        InvalidDataError: the lengths do not fit, T is 0, an end is flagged before the last step, or id or seed are
+            no numbers of 63 bits.
     """
 
     observations: Array  # (T+1, *obs_shape)
@@ -30,11 +32,11 @@ class Episode:
     truncations: Array  # (T,) bool: cut off; bootstrap from the final observation
     infos: Mapping[str, Array] = field(default_factory=dict)  # each (T, …), e.g. behavior_logp
     has_final_observation: bool = True
-    id: int = -1
+    id: int = -1  # -1: unknown
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the lengths and the flags."""
+        """Check the lengths, the flags and the numbers that identify it."""
         length = len(self.rewards)
         if length == 0:
             raise InvalidDataError(explain("episode", got="0 steps", allowed="at least 1", fix="drop it"))
@@ -56,6 +58,13 @@ class Episode:
                     fix="split the episode there",
                 )
             )
+        for name, number, lowest in (("id", self.id, -1), ("seed", self.seed, 0)):
+            if number is not None and not lowest <= number <= _MAX_INT64:
+                raise InvalidDataError(
+                    explain(
+                        f"episode {self.id}: {name}", got=number, allowed=f"{lowest} to {_MAX_INT64}", fix="change it"
+                    )
+                )
 
     def _column(self, name: str) -> Array:
         if name.startswith("infos/"):

@@ -11,6 +11,7 @@ from .episode import Episode
 from .errors import InvalidDataError, explain
 from .schema import (
     ACTIONS,
+    ALLOWED_DTYPES,
     INFO_NAME,
     INFOS_PREFIX,
     OBSERVATIONS,
@@ -23,7 +24,7 @@ from .schema import (
 from .spaces import Space, describe_space
 
 Array = npt.NDArray[Any]
-BOUND_TOLERANCE = 1e-6  # relative: float32 arithmetic at the bounds
+_TOLERANCE = 1e-6  # relative: float32 arithmetic at the bounds
 
 
 def array_specs(episode: Episode, observation_space: Space, action_space: Space) -> dict[str, ArraySpec]:
@@ -43,12 +44,12 @@ def array_specs(episode: Episode, observation_space: Space, action_space: Space)
     }
     for name, column in episode.infos.items():
         array = np.asarray(column)
-        if not INFO_NAME.fullmatch(name) or array.dtype.kind not in "biuf":
+        if not INFO_NAME.fullmatch(name) or array.dtype.name not in ALLOWED_DTYPES or 0 in array.shape[1:]:
             raise InvalidDataError(
                 explain(
                     f"infos/{name}",
-                    got=f"dtype {array.dtype}",
-                    allowed="numbers or booleans, under a name of letters, digits, '_', '.' and '-'",
+                    got=f"{array.dtype} of shape {array.shape}",
+                    allowed="numbers of at most 64 bits or booleans, under a name of letters, digits, '_', '.' and '-'",
                     fix="leave it out",
                 )
             )
@@ -71,7 +72,7 @@ class EpisodeChecker:
         self._spaces = {ACTIONS: action_space}
         if not isinstance(observation_space, spaces.Box):
             self._spaces[OBSERVATIONS] = observation_space
-        self._bounds = {path: _bounds(space, specs[path].dtype) for path, space in self._spaces.items()}
+        self._bounds = {path: space_bounds(space, specs[path].dtype) for path, space in self._spaces.items()}
 
     def columns(self, episode: Episode, number: int) -> dict[str, Array]:
         """Return the episode's columns.
@@ -119,7 +120,7 @@ def check_space(subject: str, space: Space) -> None:
     """Check that an array can hold the space's elements.
 
     Raises:
-        InvalidDataError: it is composite, or text.
+        InvalidDataError: it is composite, or text, or without elements, or of a type that no array has.
     """
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InvalidDataError(
@@ -128,6 +129,12 @@ def check_space(subject: str, space: Space) -> None:
                 got=describe_space(space),
                 allowed="Box, Discrete, MultiDiscrete, MultiBinary",
                 fix="flatten it with gymnasium.spaces.utils.flatten_space",
+            )
+        )
+    if np.dtype(space.dtype).name not in ALLOWED_DTYPES or 0 in (space.shape or ()):
+        raise InvalidDataError(
+            explain(
+                subject, got=describe_space(space), allowed="at least one number, of at most 64 bits", fix="change it"
             )
         )
 
@@ -166,15 +173,16 @@ def _cast(column: Array, number: int, spec: ArraySpec) -> Array:
     return cast
 
 
-def _bounds(space: Space, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Return the smallest and the largest element; a little wider for floats."""
+def space_bounds(space: Space, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return the smallest and the largest element, to compare a column of this type with; for floats a little wider."""
     match space:
         case spaces.Box() if dtype.kind == "f":
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-            low -= BOUND_TOLERANCE * np.maximum(np.abs(low), 1)
-            high += BOUND_TOLERANCE * np.maximum(np.abs(high), 1)
+            low -= _TOLERANCE * np.maximum(np.abs(low), 1)
+            high += _TOLERANCE * np.maximum(np.abs(high), 1)
             # In the column's own type: comparing with float64 would convert every row.
-            return low.astype(dtype), high.astype(dtype)
+            with np.errstate(over="ignore"):
+                return low.astype(dtype), high.astype(dtype)
         case spaces.Box():
             return space.low, space.high
         case spaces.Discrete():

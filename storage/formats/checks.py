@@ -9,7 +9,7 @@ from gymnasium import spaces
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError, InvalidDataError, explain
 from dask_rl.storage.spaces import describe_space
-from dask_rl.storage.validation import BOUND_TOLERANCE
+from dask_rl.storage.validation import space_bounds
 
 from .base import Array, ImportOptions, RawEpisode, Space, flags_at_end
 
@@ -51,8 +51,8 @@ def check_normalized(action_space: Space) -> None:
 
 def to_episode(
     raw: RawEpisode, observation_space: Space, action_space: Space, options: ImportOptions, *, narrow: bool
-) -> Episode:
-    """Return the episode in the given spaces.
+) -> tuple[Episode, int]:
+    """Return the episode in the given spaces, and at how many of its steps actions were clipped.
 
     Args:
         raw: the episode as the source has it.
@@ -69,12 +69,12 @@ def to_episode(
         _check_members(raw, "observations", observations, observation_space)
     if not raw.has_final_observation:
         observations = np.concatenate([observations, observations[-1:]])
-    actions = _actions(raw, action_space, options)
+    actions, clipped_steps = _actions(raw, action_space, options)
     rewards = _floats(raw, "rewards", raw.rewards.reshape(len(raw.rewards), -1), narrow)
     if rewards.shape[1:] != (1,):
         raise _fault(raw, "rewards", "wrong shape", got=f"shape {raw.rewards.shape}", allowed="one number a step")
     try:
-        return Episode(
+        episode = Episode(
             observations=observations,
             actions=actions,
             rewards=rewards[:, 0],
@@ -89,21 +89,24 @@ def to_episode(
         raise
     except InvalidDataError as error:
         raise InvalidEpisodeError("lengths or flags do not fit", f"{raw.origin}: {error}") from error
+    return episode, clipped_steps
 
 
-def _actions(raw: RawEpisode, space: Space, options: ImportOptions) -> Array:
-    actions = raw.actions
+def _actions(raw: RawEpisode, space: Space, options: ImportOptions) -> tuple[Array, int]:
+    actions, clipped_steps = raw.actions, 0
     if isinstance(space, spaces.Box) and (options.normalized_actions or options.clip_actions):
         actions = _column(raw, "actions", actions, spaces.Box(-np.inf, np.inf, space.shape, np.float64))
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         if options.normalized_actions:
             actions = low + (actions + 1.0) * 0.5 * (high - low)
         if options.clip_actions:
-            actions = np.clip(actions, low, high)
+            clipped = np.clip(actions, low, high)
+            clipped_steps = int((clipped != actions).reshape(len(actions), -1).any(axis=1).sum())
+            actions = clipped
         actions = actions.astype(space.dtype)
     actions = _column(raw, "actions", actions, space)
     _check_members(raw, "actions", actions, space)
-    return actions
+    return actions, clipped_steps
 
 
 def _column(raw: RawEpisode, field: str, values: Array, space: Space) -> Array:
@@ -153,29 +156,13 @@ def _check_finite(raw: RawEpisode, field: str, values: Array) -> None:
 
 
 def _check_members(raw: RawEpisode, field: str, values: Array, space: Space) -> None:
-    low, high = _bounds(space)
+    low, high = space_bounds(space, np.dtype(np.float64))
     outside = (values < low) | (values > high)
     if outside.any():
         step = int(np.argwhere(outside)[0][0])
         fault = {"got": values[step].tolist(), "allowed": describe_space(space), "step": step}
         fix = f"{_FIX}, or clip them with clip_actions" if isinstance(space, spaces.Box) else _FIX
         raise _fault(raw, field, "outside its space", fix=fix, **fault)
-
-
-def _bounds(space: Space) -> tuple[Any, Any]:
-    """Return the smallest and largest allowed values, for a Box widened by the writer's tolerance."""
-    match space:
-        case spaces.Discrete():
-            return space.start, space.start + space.n - 1
-        case spaces.MultiDiscrete():
-            return space.start, space.start + space.nvec - 1
-        case spaces.Box():
-            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-            return (
-                low - BOUND_TOLERANCE * np.maximum(np.abs(low), 1),
-                high + BOUND_TOLERANCE * np.maximum(np.abs(high), 1),
-            )
-    return 0, 1  # MultiBinary
 
 
 def _fault(

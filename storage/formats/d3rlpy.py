@@ -53,7 +53,8 @@ class D3rlpyImporter:
                 raise SourceFormatError(
                     explain(str(path), got=f"rows {lengths}", allowed="equal, at least 1", fix="fetch the file again")
                 )
-            return Source(_V1_RULE, partial(_read_v1, path), num_steps=lengths["actions"])
+            left_out = tuple(sorted(set(file) - {*_V1_KEYS, "discrete_action", "version"}))
+            return Source(_V1_RULE, partial(_read_v1, path), num_steps=lengths["actions"], left_out=left_out)
 
 
 def _is_v2(file: Any) -> bool:

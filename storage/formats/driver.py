@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import gymnasium
@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.episode import Episode
-from dask_rl.storage.errors import ConfigError, DatasetError, InvalidDataError, SourceFormatError, explain
+from dask_rl.storage.errors import ConfigError, DatasetError, SourceFormatError, explain
 from dask_rl.storage.spaces import describe_space
 from dask_rl.storage.writer import DatasetWriter
 
@@ -69,17 +69,12 @@ def import_dataset(
     )
     tally = _Tally()
     with writer:
-        try:
-            for episode in _episodes(opened, plan, options, tally, progress):
-                writer.add_episode(episode)
-                tally.add(episode)
-            tally.check(path)
-        except (InvalidDataError, SourceFormatError, ConfigError):
-            writer.abort()  # the same data would fail again
-            raise
+        for episode in _episodes(opened, plan, options, tally, progress):
+            writer.add_episode(episode)
+        tally.check(path, writer.num_episodes)
         dataset = writer.finish()
     with dataset:
-        return tally.summary(dataset, name, opened, plan, options)
+        return _summary(dataset, name, opened, plan, tally, options)
 
 
 def _check_free(dest: Path, overwrite: bool) -> None:
@@ -156,68 +151,51 @@ def _episodes(
         raw = apply_time_limit(raw, options.max_episode_steps)
         num_steps += len(raw.rewards)
         try:
-            yield to_episode(raw, plan.observation_space, plan.action_space, options, narrow=plan.narrow)
+            episode, clipped_steps = to_episode(
+                raw, plan.observation_space, plan.action_space, options, narrow=plan.narrow
+            )
         except InvalidEpisodeError as error:
             if options.on_invalid == "error":
                 raise
-            tally.drop(error)
+            tally.drop(error, len(raw.rewards))
+        else:
+            tally.keep(episode, clipped_steps)
+            yield episode
         if progress is not None:
             progress(num_steps, plan.total_steps)
 
 
 @dataclass
 class _Tally:
-    """Counts for the summary."""
+    """What the dataset does not tell: what was left out or changed on the way to it."""
 
-    returns: list[float] = field(default_factory=list)
-    num_steps: int = 0
-    num_terminated: int = 0
-    num_truncated: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    largest_action: float = 0.0
+    dropped_steps: int = 0
     first_drop: str = ""
+    clipped_steps: int = 0
+    largest_action: float = 0.0
 
-    def add(self, episode: Episode) -> None:
-        self.returns.append(episode.return_)
-        self.num_steps += len(episode)
-        self.num_terminated += episode.terminated
-        self.num_truncated += episode.truncated and not episode.terminated
+    def keep(self, episode: Episode, clipped_steps: int) -> None:
+        self.clipped_steps += clipped_steps
         if episode.actions.dtype.kind == "f":
             self.largest_action = max(self.largest_action, float(np.abs(episode.actions).max(initial=0)))
 
-    def drop(self, error: InvalidEpisodeError) -> None:
+    def drop(self, error: InvalidEpisodeError, num_steps: int) -> None:
         self.dropped[error.reason] += 1
+        self.dropped_steps += num_steps
         self.first_drop = self.first_drop or str(error)
 
-    def check(self, path: Path) -> None:
-        if not self.returns:
+    def check(self, path: Path, num_episodes: int) -> None:
+        if not num_episodes:
             total = sum(self.dropped.values())
             got = f"{total} episodes, all invalid ({self.first_drop})" if total else "no episodes"
             raise SourceFormatError(explain(str(path), got=got, allowed="at least one", fix="check the source"))
 
-    def summary(
-        self, dataset: OfflineDataset, name: str, source: Source, plan: _Plan, options: ImportOptions
-    ) -> ImportSummary:
-        return ImportSummary(
-            path=str(dataset.path),
-            format=name,
-            num_steps=self.num_steps,
-            num_episodes=len(self.returns),
-            num_terminated=self.num_terminated,
-            num_truncated=self.num_truncated,
-            return_mean=float(np.mean(self.returns)),
-            return_min=min(self.returns),
-            return_max=max(self.returns),
-            observation_space=describe_space(plan.observation_space),
-            action_space=describe_space(plan.action_space),
-            content_hash=dataset.content_hash,
-            rule=plan.rule,
-            dropped=dict(self.dropped),
-            left_out=source.left_out,
-            notes=tuple(self._notes(plan.action_space, options)),
-        )
-
-    def _notes(self, action_space: Space, options: ImportOptions) -> Iterator[str]:
+    def notes(self, action_space: Space, options: ImportOptions) -> Iterator[str]:
+        if self.dropped:
+            yield f"the dropped episodes had {self.dropped_steps} steps; the first: {self.first_drop}"
+        if self.clipped_steps:
+            yield f"actions were clipped at {self.clipped_steps} steps"
         if (
             isinstance(action_space, spaces.Box)
             and not options.normalized_actions
@@ -229,3 +207,19 @@ class _Tally:
                 f"all actions lie in [-1, 1] while the space is {describe_space(action_space)}: if the source "
                 "normalised them, import it again with normalized_actions"
             )
+
+
+def _summary(
+    dataset: OfflineDataset, name: str, source: Source, plan: _Plan, tally: _Tally, options: ImportOptions
+) -> ImportSummary:
+    """Return the facts of the dataset itself, and what it does not tell."""
+    facts = dataset.describe()
+    shared = {item.name for item in fields(ImportSummary)} & facts.keys()
+    return ImportSummary(
+        **{key: facts[key] for key in shared},
+        format=name,
+        rule=plan.rule,
+        dropped=dict(tally.dropped),
+        left_out=source.left_out,
+        notes=tuple(tally.notes(dataset.action_space, options)),
+    )

@@ -44,7 +44,7 @@ def read_dataset(group: Any, key: str, origin: str) -> Any:
     """Return the dataset `key` of a group, not yet read.
 
     Raises:
-        SourceFormatError: it is missing, or a group.
+        SourceFormatError: it is missing, or a group, or its values lie in other files (which could be any of ours).
     """
     found = group.get(key)
     if found is None:
@@ -57,5 +57,10 @@ def read_dataset(group: Any, key: str, origin: str) -> Any:
                 allowed="one array",
                 fix="flatten the source first: nested observations and actions are not supported yet",
             )
+        )
+    if found.file.filename != group.file.filename or found.external or found.is_virtual:
+        got = "a link to another file"
+        raise SourceFormatError(
+            explain(f"{origin}{found.name}", got=got, allowed="values in this file", fix="copy them into it")
         )
     return found

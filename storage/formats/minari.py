@@ -1,11 +1,12 @@
 """Minari datasets in HDF5: `<name>-vN/data/{metadata.json, main_data.hdf5}`, one group an episode."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -48,16 +49,17 @@ class MinariImporter:
         file_path = folder / _FILE
         if not file_path.is_file():
             raise SourceFormatError(explain(str(file_path), got="no such file", fix=_REPAIR))
-        names, infos = _list_episodes(file_path, metadata)
-        minimum, maximum = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+        names, infos, left_out = _list_episodes(file_path, metadata)
+        minimum, maximum = _number(metadata.get("ref_min_score")), _number(metadata.get("ref_max_score"))
         return Source(
             rule=_RULE,
             episodes=partial(_read_episodes, file_path, names, infos),
-            num_steps=metadata.get("total_steps"),
+            num_steps=_integer(metadata.get("total_steps")),
             observation_space=_space(folder, metadata, "observation_space"),
             action_space=_space(folder, metadata, "action_space"),
             environment=_environment(metadata),
-            ref_scores=(float(minimum), float(maximum)) if minimum is not None and maximum is not None else None,
+            ref_scores=(minimum, maximum) if minimum is not None and maximum is not None else None,
+            left_out=left_out,
         )
 
 
@@ -70,7 +72,7 @@ def _data_folder(path: Path) -> Path | None:
 def _read_metadata(path: Path) -> dict[str, Any]:
     try:
         metadata = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceFormatError(
             explain(str(path), got=f"unreadable JSON ({error})", allowed="Minari's metadata", fix=_REPAIR)
         ) from error
@@ -84,7 +86,7 @@ def _json_field(metadata: Mapping[str, Any], key: str) -> Any:
     value = metadata.get(key)
     try:
         return json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceFormatError(
             explain(f"Minari metadata, {key}", got=f"unreadable JSON ({error})", fix=_REPAIR)
         ) from error
@@ -116,8 +118,21 @@ def _environment(metadata: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _list_episodes(path: Path, metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return the episodes' groups in the order of their numbers, and {name: path} of the infos all of them have."""
+def _number(value: Any) -> float | None:
+    """Return a finite number, None for anything else."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _integer(value: Any) -> int | None:
+    """Return a whole number, None for anything else: Minari also writes the text "None"."""
+    return int(value) if isinstance(value, int | np.integer) else None
+
+
+def _list_episodes(path: Path, metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, str], tuple[str, ...]]:
+    """Return the episodes' groups in the order of their numbers, {name: path} of the infos, and those left out.
+
+    Only numeric infos that all episodes have, in one shape and type, can be kept.
+    """
     with open_hdf5(path) as file:
         numbered = sorted((int(match[1]), name) for name in file if (match := _GROUP.fullmatch(name)))
         names = [name for _, name in numbered]
@@ -125,21 +140,33 @@ def _list_episodes(path: Path, metadata: Mapping[str, Any]) -> tuple[list[str], 
         if len(names) != wanted or not names:
             got = f"{len(names)} episodes"
             raise SourceFormatError(explain(str(path), got=got, allowed=f"{wanted}, at least 1", fix=_REPAIR))
-        infos = _numeric_infos(file[names[0]])
+        infos = _infos(file[names[0]])
+        seen = set(infos)
         for name in names[1:]:
-            other = _numeric_infos(file[name])
+            other = _infos(file[name])
+            seen |= other.keys()
             infos = {key: kind for key, kind in infos.items() if other.get(key) == kind}
-        return names, {key: where for key, (where, _, _) in infos.items()}
+        kept = {key: kind.path for key, kind in infos.items() if kind.usable}
+        return names, kept, tuple(sorted(f"infos/{key}" for key in seen - kept.keys()))
 
 
-def _numeric_infos(group: Any) -> dict[str, tuple[str, tuple[int, ...], str]]:
-    """Return {name: (path, row shape, dtype)} of an episode's numeric infos; nested names are joined by dots."""
-    found: dict[str, tuple[str, tuple[int, ...], str]] = {}
+class _Info(NamedTuple):
+    path: str
+    row_shape: tuple[int, ...]
+    dtype: str
+    usable: bool
+    """Whether it holds numbers, one or more a row, under a name that a dataset can have."""
+
+
+def _infos(group: Any) -> dict[str, _Info]:
+    """Return an episode's infos by name; nested names are joined by dots."""
+    found: dict[str, _Info] = {}
 
     def visit(path: str, item: Any) -> None:
-        name = path.replace("/", ".")
-        if getattr(item, "shape", None) and item.dtype.kind in "biuf" and INFO_NAME.fullmatch(name):
-            found[name] = (f"infos/{path}", tuple(item.shape[1:]), item.dtype.str)
+        name, shape = path.replace("/", "."), getattr(item, "shape", None)
+        if hasattr(item, "dtype"):
+            usable = bool(shape) and item.dtype.kind in "biuf" and INFO_NAME.fullmatch(name) is not None
+            found[name] = _Info(f"infos/{path}", tuple(shape or ())[1:], item.dtype.str, usable)
 
     if "infos" in group:
         group["infos"].visititems(visit)
@@ -154,7 +181,9 @@ def _read_episodes(path: Path, names: list[str], infos: Mapping[str, str]) -> It
                 key: read_dataset(group, key, str(path))[()]
                 for key in ("observations", "actions", "rewards", "terminations", "truncations")
             }
-            yield _episode(path, group, columns, {key: group[where][()] for key, where in infos.items()})
+            yield _episode(
+                path, group, columns, {key: read_dataset(group, where, str(path))[()] for key, where in infos.items()}
+            )
 
 
 def _episode(path: Path, group: Any, columns: Mapping[str, Array], infos: Mapping[str, Array]) -> RawEpisode:
@@ -163,7 +192,7 @@ def _episode(path: Path, group: Any, columns: Mapping[str, Array], infos: Mappin
     truncations = columns["truncations"].astype(bool)
     if len(terminations) == len(truncations) == num_steps and not (terminations | truncations).any():
         truncations = flags_at_end(num_steps, True)
-    seed = int(group.attrs.get("seed", -1))
+    seed = _integer(group.attrs.get("seed"))
     return RawEpisode(
         origin=str(path),
         id=int(group.name.rpartition("_")[2]),
@@ -175,5 +204,5 @@ def _episode(path: Path, group: Any, columns: Mapping[str, Array], infos: Mappin
         # T+1 rows: the first came from the reset, row t+1 belongs to step t
         infos={key: column[max(0, len(column) - num_steps) :] for key, column in infos.items()},
         has_final_observation=len(columns["observations"]) != num_steps,
-        seed=seed if 0 <= seed <= _MAX_SEED else None,
+        seed=seed if seed is not None and 0 <= seed <= _MAX_SEED else None,
     )

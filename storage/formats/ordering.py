@@ -36,7 +36,7 @@ def order_episodes(
         if len(np.unique(times)) == num_rows:
             order = np.argsort(times, kind="stable")
         linked = np.diff(times[order]) == 1
-        return _split(order, linked & ~done[order][:-1])
+        return _judged(_split(order, linked & ~done[order][:-1]), done, origin)
     if next_observations is None:
         return _split(order, ~done[:-1])
     first = observations.reshape(num_rows, -1)
@@ -45,13 +45,19 @@ def order_episodes(
     pieces = _split(order, linked)
     if len(pieces) > 1:
         pieces = _chain(pieces, first, after, done)
-    if num_rows >= _MIN_ROWS_TO_JUDGE and len(pieces) > num_rows // 2 and not done.all():
+    return _judged(pieces, done, origin)
+
+
+def _judged(pieces: list[Array], done: Array, origin: str) -> list[Array]:
+    """Return the pieces, unless most rows stand alone without being the end of an episode."""
+    num_rows, num_loose = len(done), sum(not done[piece[-1]] for piece in pieces)
+    if num_rows >= _MIN_ROWS_TO_JUDGE and num_loose > num_rows // 2:
         raise SourceFormatError(
             explain(
                 origin,
-                got="rows of one eps_id whose new_obs is not the obs of any other row",
-                allowed="rows that follow each other, or a column t",
-                fix="add a column t with the number of the step",
+                got="rows of one eps_id that do not follow each other, neither by t nor by obs and new_obs",
+                allowed="the steps of an episode, in any order",
+                fix="add a column t with the number of the step, or correct it",
             )
         )
     return pieces

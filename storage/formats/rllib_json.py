@@ -1,11 +1,13 @@
 """SampleBatch JSON lines: one batch of steps a line, plain or packed columns."""
 
 import gzip
+import io
 import json
+import weakref
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -20,7 +22,7 @@ from .unpack import is_packed, unpack_array
 JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".json.zip")
 _NEEDED = ("obs", "actions", "rewards")
 _DAMAGED = "fetch it again: it is damaged or incomplete"
-_LOOK_BYTES = 2**26
+_MAX_LINE_BYTES = 2**28
 
 
 def looks_like_sample_batches(path: Path) -> bool:
@@ -29,8 +31,8 @@ def looks_like_sample_batches(path: Path) -> bool:
     Raises:
         SourceFormatError: the file is a damaged archive.
     """
-    with _open(path) as file:
-        line = file.readline(_LOOK_BYTES)
+    with _explained(path), _open(path) as file:
+        line = file.readline(_MAX_LINE_BYTES)
     try:
         batch = _parse(line, str(path))
     except SourceFormatError:  # not JSON, or not RLlib's
@@ -54,15 +56,18 @@ class JsonTable:
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._parts: list[_Line] = []
+        self._lines = _LineReader()
         columns: frozenset[str] | None = None
+        every: frozenset[str] = frozenset()
         for path in files:
             for part, batch in _scan(path):
                 names = frozenset(name for name, value in batch.items() if isinstance(value, list | str))
                 columns = names if columns is None else columns & names
+                every |= batch.keys()
                 self._parts.append(part)
         if not self._parts:
             raise SourceFormatError(explain(str(files[0]), got="no lines", allowed="SampleBatches", fix=_DAMAGED))
-        self.names = columns or frozenset()
+        self.names, self.all_names = columns or frozenset(), every
 
     @property
     def num_parts(self) -> int:
@@ -80,18 +85,41 @@ class JsonTable:
         Raises:
             SourceFormatError: the line is damaged, or a column holds no numbers.
         """
-        line = self._parts[part]
-        with _open(line.path) as file:
-            file.seek(line.offset)
-            batch = _parse(file.readline(), self.origin(part))
+        batch = _parse(self._lines.read(self._parts[part]), self.origin(part))
         return {name: _column(batch[name], f"{self.origin(part)}, column '{name}'") for name in columns}
 
 
+class _LineReader:
+    """Reads lines at their offsets. The last file stays open: to seek in a compressed one from its start takes long."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file: BinaryIO = io.BytesIO()
+        self._open_files = ExitStack()
+        weakref.finalize(self, self._open_files.close)
+
+    def read(self, line: _Line) -> bytes:
+        """Return one line."""
+        with _explained(line.path):
+            if line.path != self._path:
+                self._open_files.close()
+                self._file, self._path = self._open_files.enter_context(_open(line.path)), line.path
+            self._file.seek(line.offset)
+            return self._file.readline()
+
+
 def _scan(path: Path) -> Iterator[tuple[_Line, Mapping[str, Any]]]:
-    with _open(path) as file:
+    with _explained(path), _open(path) as file:
         number, offset = 0, 0
-        while text := file.readline():
+        while text := file.readline(_MAX_LINE_BYTES + 1):
             number += 1
+            if len(text) > _MAX_LINE_BYTES:
+                allowed, fix = f"at most {_MAX_LINE_BYTES}", "write smaller batches"
+                raise SourceFormatError(
+                    explain(
+                        f"{path}, line {number}", got=f"more than {_MAX_LINE_BYTES} bytes", allowed=allowed, fix=fix
+                    )
+                )
             if text.strip():
                 yield _Line(path, number, offset), _parse(text, f"{path}, line {number}")
             offset += len(text)
@@ -144,19 +172,25 @@ def _column(value: Any, origin: str) -> Array:
 
 @contextmanager
 def _open(path: Path) -> Iterator[BinaryIO]:
-    """Open a plain or compressed file; what goes wrong with its bytes becomes a SourceFormatError."""
+    """Open a plain or compressed file."""
     name = path.name.lower()
+    if name.endswith(".gz"):
+        with gzip.open(path, "rb") as file:
+            yield cast(BinaryIO, file)
+    elif name.endswith(".zip"):
+        with zipfile.ZipFile(path) as archive, archive.open(_only_member(archive, path)) as file:
+            yield cast(BinaryIO, file)
+    else:
+        with path.open("rb") as file:
+            yield file
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with a file's bytes, or a password on them, into a SourceFormatError."""
     try:
-        if name.endswith(".gz"):
-            with gzip.open(path, "rb") as file:
-                yield cast(BinaryIO, file)
-        elif name.endswith(".zip"):
-            with zipfile.ZipFile(path) as archive, archive.open(_only_member(archive, path)) as file:
-                yield cast(BinaryIO, file)
-        else:
-            with path.open("rb") as file:
-                yield file
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        yield
+    except (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise SourceFormatError(
             explain(str(path), got=f"unreadable ({error})", allowed="a complete file", fix=_DAMAGED)
         ) from error

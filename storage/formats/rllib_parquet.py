@@ -28,12 +28,14 @@ class ParquetTable:
     def __init__(self, files: Sequence[Path]) -> None:
         self._parts: list[tuple[Path, int]] = []
         columns: set[str] | None = None
+        every: set[str] = set()
         for path in files:
             with _open(path) as file:
                 self._parts += [(path, group) for group in range(file.num_row_groups)]
                 names = set(file.schema_arrow.names)
             columns = names if columns is None else columns & names
-        self.names = frozenset(columns or ())
+            every |= names
+        self.names, self.all_names = frozenset(columns or ()), frozenset(every)
         if "item" in self.names:
             raise SourceFormatError(
                 explain(
@@ -111,9 +113,9 @@ def _column(path: Path, name: str, table: Any) -> Array:
         column = column.flatten()
     if not _is_numeric(column.type):
         raise _unusable(path, name, str(column.type))
+    if column.null_count and not pyarrow.types.is_floating(column.type):  # a missing float is a NaN, as good
+        raise _unusable(path, name, f"{column.null_count} missing values")
     values: Array = column.to_numpy(zero_copy_only=False)
-    if values.dtype == object:  # booleans with nulls
-        raise _unusable(path, name, "missing values")
     return values.reshape(num_rows, *_tensor_shape(metadata, shape))
 
 
@@ -136,9 +138,10 @@ def _tensor_shape(metadata: Any, shape: list[int]) -> list[int]:
         return shape
     try:
         declared = [int(n) for n in json.loads(metadata[_SHAPE_KEY])]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return shape
-    return declared if math.prod(declared) == math.prod(shape) else shape
+    fits = min(declared, default=1) >= 0 and math.prod(declared) == math.prod(shape)
+    return declared if fits else shape
 
 
 def _unusable(path: Path, name: str, got: str) -> SourceFormatError:

@@ -5,7 +5,7 @@ episode is in memory at a time, besides the parts (row groups, lines) read last.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -20,7 +20,9 @@ from .ordering import order_episodes
 _REQUIRED = ("eps_id", "obs", "actions", "rewards")
 _OPTIONAL = ("new_obs", "dones", "terminateds", "truncateds", "t", "action_logp", "action_prob")
 _KEYS = ("eps_id", "agent_index")  # rows with the same values are of one episode
+_Key = tuple[int | float | bool, ...]
 _CACHE_BYTES = 2**27
+_MAX_ID = np.iinfo(np.int64).max
 
 
 class Table(Protocol):
@@ -29,6 +31,10 @@ class Table(Protocol):
     @property
     def names(self) -> frozenset[str]:
         """Columns that all parts have."""
+
+    @property
+    def all_names(self) -> frozenset[str]:
+        """Columns that any part has."""
 
     @property
     def num_parts(self) -> int:
@@ -71,7 +77,7 @@ def make_source(table: Table, name: str) -> Source:
         rule=_rule(columns),
         episodes=partial(_read_episodes, table, index, columns),
         num_steps=num_steps,
-        left_out=tuple(sorted(table.names - {*columns, *_KEYS, "type"})),
+        left_out=tuple(sorted(table.all_names - {*columns, *(table.names & {*_KEYS}), "type"})),
     )
 
 
@@ -86,11 +92,13 @@ def _rule(columns: Sequence[str]) -> str:
     return f"episodes split by eps_id and flags, rows ordered by {order}; {ends}"
 
 
-def _index(table: Table, keys: Sequence[str]) -> dict[Hashable, list[_Run]]:
+def _index(table: Table, keys: Sequence[str]) -> dict[_Key, list[_Run]]:
     """Return the runs of each episode, in stored order."""
-    index: dict[Hashable, list[_Run]] = {}
+    index: dict[_Key, list[_Run]] = {}
     for part in range(table.num_parts):
-        columns = [column.reshape(-1) for column in table.read(part, keys).values()]
+        read = table.read(part, keys)
+        _check_lengths(read, table.origin(part))
+        columns = [column.reshape(-1) for column in read.values()]
         num_rows = len(columns[0])
         changed = np.zeros(num_rows, dtype=bool)
         for column in columns:
@@ -102,16 +110,14 @@ def _index(table: Table, keys: Sequence[str]) -> dict[Hashable, list[_Run]]:
     return index
 
 
-def _read_episodes(
-    table: Table, index: Mapping[Hashable, Sequence[_Run]], columns: Sequence[str]
-) -> Iterator[RawEpisode]:
+def _read_episodes(table: Table, index: Mapping[_Key, Sequence[_Run]], columns: Sequence[str]) -> Iterator[RawEpisode]:
     cache = _PartCache(table, columns)
     for number, (key, runs) in enumerate(index.items()):
         rows = cache.gather(runs)
         origin = table.origin(runs[0].part)
         flags = [rows[name].reshape(-1).astype(bool) for name in ("dones", "terminateds", "truncateds") if name in rows]
         done = np.logical_or.reduce(flags) if flags else np.zeros(len(rows["rewards"]), dtype=bool)
-        eps_id = key[0] if isinstance(key, tuple) and isinstance(key[0], int) else number
+        eps_id = key[0] if isinstance(key[0], int) and 0 <= key[0] <= _MAX_ID else number
         for order in order_episodes(rows["obs"], rows.get("new_obs"), rows.get("t"), done, origin):
             yield _episode(origin, int(eps_id), {name: column[order] for name, column in rows.items()})
 
@@ -128,7 +134,8 @@ def _episode(origin: str, number: int, rows: Mapping[str, Array]) -> RawEpisode:
     if "action_logp" in rows:
         infos["behavior_logp"] = rows["action_logp"].reshape(num_steps)
     elif "action_prob" in rows:
-        infos["behavior_logp"] = np.log(rows["action_prob"].reshape(num_steps).astype(np.float64))
+        with np.errstate(divide="ignore"):  # the checks of the values report what is not finite
+            infos["behavior_logp"] = np.log(rows["action_prob"].reshape(num_steps).astype(np.float64))
     return RawEpisode(
         origin=origin,
         id=number,
@@ -167,7 +174,7 @@ class _PartCache:
             self._parts.move_to_end(part)
             return self._parts[part]
         read = self._table.read(part, self._columns)
-        self._check_lengths(part, read)
+        _check_lengths(read, self._table.origin(part))
         self._parts[part] = read
         size = sum(column.nbytes for columns in self._parts.values() for column in columns.values())
         while size > _CACHE_BYTES and len(self._parts) > 1:
@@ -175,9 +182,9 @@ class _PartCache:
             size -= sum(column.nbytes for column in oldest.values())
         return read
 
-    def _check_lengths(self, part: int, read: Mapping[str, Array]) -> None:
-        lengths = {name: len(column) if column.ndim else 1 for name, column in read.items()}
-        if len(set(lengths.values())) != 1:
-            origin = self._table.origin(part)
-            fix = "repair the source"
-            raise SourceFormatError(explain(origin, got=f"columns of {lengths} rows", allowed="one length", fix=fix))
+
+def _check_lengths(read: Mapping[str, Array], origin: str) -> None:
+    lengths = {name: len(column) if column.ndim else 1 for name, column in read.items()}
+    if len(set(lengths.values())) != 1:
+        fix = "repair the source"
+        raise SourceFormatError(explain(origin, got=f"columns of {lengths} rows", allowed="one length", fix=fix))

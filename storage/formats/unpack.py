@@ -18,7 +18,7 @@ from dask_rl.storage.errors import ConfigError, SourceFormatError, explain
 from .base import Array
 
 _MAX_BYTES = 2**30
-_PREFIX = "BCJNGG"  # base64 of the LZ4 frame magic
+_PREFIX = "BCJNG"  # base64 of the LZ4 frame magic; what follows depends on the size of the data
 
 
 def is_packed(value: Any) -> bool:

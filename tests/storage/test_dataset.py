@@ -10,7 +10,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from dask_rl.storage import ConfigError, DatasetError, DatasetWriter, OfflineDataset
+from dask_rl.storage import ConfigError, DatasetError, DatasetWriter, InvalidDataError, OfflineDataset
 
 
 def assert_same_episode(a, b):
@@ -148,3 +148,9 @@ def test_without_infos(tmp_path, make_episodes, settings_of_pendulum):
         dataset = writer.finish()
     assert sorted(dataset.arrays) == ["actions", "observations", "rewards", "terminations", "truncations"]
     assert dataset.episode(1).infos == {}
+
+
+@pytest.mark.parametrize("numbers", [{"id": 2**63}, {"seed": 2**63}, {"seed": -1}])
+def test_ids_and_seeds_that_cannot_be_stored(make_episodes, numbers):
+    with pytest.raises(InvalidDataError, match=f"{next(iter(numbers))}: got "):
+        replace(next(make_episodes()), **numbers)

@@ -25,8 +25,11 @@ def write_v1(path: Path, terminals: list[int], episode_terminals: list[int]) -> 
 def test_v1_splits_on_episode_terminals_only(tmp_path: Path) -> None:
     # terminals on two consecutive rows at a terminated end, as in the real file; the last rows have no end
     source = write_v1(tmp_path / "a.h5", [0, 1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 0, 0])
+    with h5py.File(source, "a") as file:
+        file["weights"] = np.ones(7)
     summary = import_dataset(source, tmp_path / "d.zarr")
     assert (summary.num_episodes, summary.num_terminated, summary.num_truncated) == (3, 1, 2)
+    assert summary.left_out == ("weights",)
     assert summary.action_space == "Discrete(3)"
     with OfflineDataset.open(tmp_path / "d.zarr") as dataset:
         episodes = list(dataset.episodes())

@@ -54,6 +54,7 @@ def test_what_a_minari_dataset_declares_is_kept(below: str, tmp_path: Path) -> N
     source = write_minari(tmp_path) / below
     summary = import_dataset(source, tmp_path / "d.zarr")
     assert (summary.num_terminated, summary.num_truncated) == (1, 11)
+    assert summary.left_out == ("infos/only_here", "infos/text")
     with OfflineDataset.open(tmp_path / "d.zarr") as dataset:
         assert dataset.observation_space == BOX
         assert dataset.action_space == ACTION
@@ -68,6 +69,33 @@ def test_what_a_minari_dataset_declares_is_kept(below: str, tmp_path: Path) -> N
     assert episodes[0].infos.keys() == {"success", "deep.mass"}
     assert episodes[0].infos["success"].tolist() == [False, False, True, True]  # row 0 came from the reset
     assert episodes[0].infos["deep.mass"].tolist() == [0, 1, 2, 3]
+
+
+def test_what_minari_does_not_know_is_unknown(tmp_path: Path) -> None:
+    source = write_minari(tmp_path, ref_min_score=float("nan"), ref_max_score="high", total_steps="many")
+    with h5py.File(source / "data/main_data.hdf5", "a") as file:
+        file["episode_0"].attrs["seed"] = "None"
+    import_dataset(source, tmp_path / "d.zarr")
+    with OfflineDataset.open(tmp_path / "d.zarr") as dataset:
+        assert dataset.ref_scores is None
+        assert dataset.episode(0).seed is None
+
+
+def test_values_in_other_files_are_refused(tmp_path: Path) -> None:
+    source = write_minari(tmp_path)
+    (tmp_path / "secret").write_bytes(bytes(64))
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["rewards"] = np.zeros(4)
+    with h5py.File(source / "data/main_data.hdf5", "a") as file:
+        del file["episode_0/rewards"]
+        file["episode_0/rewards"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "rewards")
+    with pytest.raises(SourceFormatError, match="rewards: got a link to another file"):
+        import_dataset(source, tmp_path / "d.zarr")
+    with h5py.File(source / "data/main_data.hdf5", "a") as file:
+        del file["episode_0/rewards"]
+        file["episode_0"].create_dataset("rewards", (4,), "f8", external=str(tmp_path / "secret"))
+    with pytest.raises(SourceFormatError, match="rewards: got a link to another file"):
+        import_dataset(source, tmp_path / "d.zarr")
 
 
 def test_flags_before_the_end_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import lz4.frame
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import SourceFormatError
-from dask_rl.storage.formats import ImportOptions, ImportSummary, import_dataset
+from dask_rl.storage.formats import import_dataset
 from dask_rl.storage.formats.ordering import order_episodes
 
 
@@ -103,6 +104,79 @@ def test_ordering_survives_a_circle_and_equal_observations() -> None:
     assert sorted(np.concatenate(pieces).tolist()) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("times", [[0] * 12, [2 * step for step in range(12)]])
+def test_steps_whose_numbers_do_not_follow_each_other_are_refused(times: list[int], tmp_path: Path) -> None:
+    rows = {**make_rows({7: 12}), "t": np.array(times)}
+    source = write_parts(tmp_path / "parts", rows, [slice(0, 12)])
+    with pytest.raises(SourceFormatError, match="add a column t with the number of the step, or correct it"):
+        import_dataset(source, tmp_path / "d.zarr")
+
+
+def test_episodes_of_one_step_may_share_an_id(tmp_path: Path) -> None:
+    rows = make_rows({7: 12})
+    rows["new_obs"] += 1.0
+    rows["dones"] = np.arange(12) < 11
+    source = write_parts(tmp_path / "parts", rows, [slice(0, 12)])
+    summary = import_dataset(source, tmp_path / "d.zarr")
+    assert (summary.num_episodes, summary.num_terminated, summary.num_truncated) == (12, 11, 1)
+
+
+def test_an_end_with_both_flags_counts_once(tmp_path: Path) -> None:
+    rows = make_rows({7: 4, 8: 3})
+    rows["terminateds"] = np.array([0, 0, 0, 1, 0, 0, 0], bool)
+    rows["truncateds"] = np.array([0, 0, 0, 1, 0, 0, 1], bool)
+    source = write_parts(tmp_path / "parts", rows, [slice(0, 7)])
+    summary = import_dataset(source, tmp_path / "d.zarr")
+    assert (summary.num_terminated, summary.num_truncated) == (1, 1)
+    with OfflineDataset.open(tmp_path / "d.zarr") as dataset:
+        assert dataset.episode_truncations.all()
+        assert dataset.describe()["num_truncated"] == 1
+
+
+def test_ids_beyond_63_bits_are_replaced_by_numbers(tmp_path: Path) -> None:
+    rows = make_rows({7: 4, 8: 3})
+    table = pyarrow.table({**as_lists(rows), "eps_id": pyarrow.array([2**63 + 5] * 4 + [8] * 3, pyarrow.uint64())})
+    pq.write_table(table, tmp_path / "one.parquet")
+    import_dataset(tmp_path / "one.parquet", tmp_path / "d.zarr")
+    with OfflineDataset.open(tmp_path / "d.zarr") as dataset:
+        assert dataset.episode_ids.tolist() == [0, 8]
+
+
+def test_columns_that_only_some_parts_have_are_reported(tmp_path: Path) -> None:
+    rows = as_lists(make_rows({7: 4, 8: 3}))
+    lines = [{name: column[part] for name, column in rows.items()} for part in (slice(0, 4), slice(4, 7))]
+    lines[1]["action_logp"] = [0.5] * 3
+    (tmp_path / "a.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert import_dataset(tmp_path / "a.json", tmp_path / "a.zarr").left_out == ("action_logp",)
+    (tmp_path / "parts").mkdir()
+    for number, line in enumerate(lines):
+        pq.write_table(pyarrow.table(line), tmp_path / f"parts/{number}.parquet")
+    assert import_dataset(tmp_path / "parts", tmp_path / "b.zarr").left_out == ("action_logp",)
+
+
+def test_a_compressed_file_is_unpacked_a_few_times_and_not_once_a_line(tmp_path: Path) -> None:
+    rows = as_lists(make_rows({7: 4}))
+    lines = (json.dumps({**rows, "eps_id": [number] * 4}) for number in range(50))
+    source = tmp_path / "a.json.gz"
+    source.write_bytes(gzip.compress("\n".join(lines).encode()))
+    with mock.patch("gzip.open", side_effect=gzip.open) as opened:
+        assert import_dataset(source, tmp_path / "d.zarr").num_episodes == 50
+    assert opened.call_count < 5
+
+
+def test_keys_of_different_lengths_are_named(tmp_path: Path) -> None:
+    rows = {**as_lists(make_rows({7: 4})), "agent_index": [0, 0, 0]}
+    with pytest.raises(SourceFormatError, match=r"a\.json, line 1: got columns of .*; allowed: one length"):
+        import_dataset(write_json(tmp_path / "a.json", rows), tmp_path / "d.zarr")
+
+
+def test_a_line_that_would_take_all_memory(tmp_path: Path) -> None:
+    source = write_json(tmp_path / "a.json.gz", as_lists(make_rows({7: 4})))
+    limited = mock.patch("dask_rl.storage.formats.rllib_json._MAX_LINE_BYTES", 100)
+    with limited, pytest.raises(SourceFormatError, match="line 1: got more than 100 bytes; allowed: at most 100"):
+        import_dataset(source, tmp_path / "d.zarr", format="rllib")
+
+
 def test_agents_of_one_episode_are_kept_apart(tmp_path: Path) -> None:
     rows = make_rows({7: 4, 8: 4})
     rows["agent_index"] = rows["eps_id"] - 7
@@ -136,6 +210,8 @@ def test_tensor_columns_get_their_shape(tmp_path: Path) -> None:
         ({"actions": ["a", "b", "c", "d"]}, "column 'actions': got string"),
         ({"item": [b"x"] * 4}, "packed episodes in a column 'item'"),
         ({"actions": [0, -1, 1, 0]}, "integers down to -1"),
+        ({"eps_id": [7, None, 7, 7]}, "column 'eps_id': got 1 missing values"),
+        ({"dones": [False, None, False, True]}, "column 'dones': got 1 missing values"),
     ],
 )
 def test_parquet_that_cannot_be_read_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -192,58 +268,3 @@ def test_several_policies_and_mixed_directories_are_refused(tmp_path: Path) -> N
     pq.write_table(pyarrow.table(rows), tmp_path / "one.parquet")
     with pytest.raises(SourceFormatError, match="got 1 Parquet and 1 JSON files"):
         import_dataset(tmp_path, tmp_path / "d.zarr")
-
-
-def import_sample(sample_data: Path, name: str, dest: Path, **options: Any) -> ImportSummary:
-    return import_dataset(sample_data / "rllib" / name, dest, options=ImportOptions(**options))
-
-
-def figures(summary: ImportSummary) -> tuple[int, int, int, int, int]:
-    counts = (summary.num_steps, summary.num_episodes, summary.num_terminated, summary.num_truncated)
-    return (*counts, round(summary.return_mean))
-
-
-def test_real_cartpole(sample_data: Path, tmp_path: Path) -> None:
-    parquet = import_sample(sample_data, "cartpole/cartpole-v1_large", tmp_path / "parquet.zarr")
-    assert figures(parquet) == (4137, 21, 21, 0, 197)
-    assert (parquet.return_min, parquet.return_max) == (137, 200)
-    assert parquet.action_space == "Discrete(2)"
-    limited = import_sample(sample_data, "cartpole/cartpole-v1_large", tmp_path / "limited.zarr", max_episode_steps=200)
-    assert figures(limited) == (4137, 21, 1, 20, 197)
-    lines = import_sample(sample_data, "cartpole/large.json", tmp_path / "json.zarr")
-    assert figures(lines) == figures(parquet)
-    with (
-        OfflineDataset.open(tmp_path / "parquet.zarr") as left,
-        OfflineDataset.open(tmp_path / "json.zarr") as right,
-    ):
-        assert left.episode_ids.tolist() == right.episode_ids.tolist()
-        assert left.arrays.keys() == right.arrays.keys() > {"infos/behavior_logp"}
-        for field in left.arrays:
-            np.testing.assert_array_equal(left.read(field, 0, left.num_rows), right.read(field, 0, right.num_rows))
-    small = import_sample(sample_data, "cartpole/small.json", tmp_path / "small.zarr")
-    assert (small.num_steps, small.num_episodes) == (102, 3)
-
-
-def test_real_pendulum_actions_are_torques_once_mapped(sample_data: Path, tmp_path: Path) -> None:
-    name, dest = "pendulum/pendulum-v1_enormous", tmp_path / "d.zarr"
-    summary = import_sample(sample_data, name, dest, environment="Pendulum-v1", normalized_actions=True)
-    assert figures(summary) == (16231, 82, 0, 82, -143)
-    assert round(summary.return_min) == -364
-    assert round(summary.return_max, 2) == -0.34
-    with OfflineDataset.open(dest) as dataset:
-        lengths, counts = np.unique(dataset.episode_lengths, return_counts=True)
-        assert dict(zip(lengths.tolist(), counts.tolist(), strict=True)) == {63: 1, 168: 1, 200: 80}
-        assert dataset.has_final_observation.all()
-        episode = dataset.episode(0)
-    # Pendulum's own equations: reward = -(θ² + 0.1 θ̇² + 0.001 u²), θ̇′ = θ̇ + (15 sin θ + 3 u)/20
-    cos, sin, speed = episode.observations[:-1].astype(np.float64).T
-    torque = episode.actions[:, 0].astype(np.float64)
-    reward = -(np.arctan2(sin, cos) ** 2 + 0.1 * speed**2 + 0.001 * torque**2)
-    np.testing.assert_allclose(episode.rewards, reward, atol=1e-5)
-    following = np.clip(speed + (15 * sin + 3 * torque) / 20, -8, 8)
-    np.testing.assert_allclose(episode.observations[1:, 2], following, atol=1e-4)
-
-
-def test_real_packed_json(sample_data: Path, tmp_path: Path) -> None:
-    summary = import_sample(sample_data, "pendulum/small.json", tmp_path / "d.zarr")
-    assert (summary.num_steps, summary.observation_space) == (40, "Box(-inf, inf, (3,), float32)")

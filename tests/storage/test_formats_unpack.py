@@ -11,7 +11,7 @@ import pytest
 
 from dask_rl.storage.errors import SourceFormatError
 from dask_rl.storage.formats import import_dataset
-from dask_rl.storage.formats.unpack import unpack_array
+from dask_rl.storage.formats.unpack import is_packed, unpack_array
 
 
 def pack(array: Any, protocol: int = 5) -> str:
@@ -21,13 +21,20 @@ def pack(array: Any, protocol: int = 5) -> str:
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize(
     "array",
-    [np.arange(6, dtype=np.float32).reshape(2, 3), np.asfortranarray(np.eye(3)), np.array([True, False]), np.arange(3)],
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.asfortranarray(np.eye(3)),
+        np.array([True, False]),
+        np.arange(3),
+        np.random.default_rng(0).integers(0, 256, (4, 200, 200), np.uint8),  # several blocks: another LZ4 header
+    ],
 )
 def test_packed_arrays_of_every_protocol(array: np.ndarray, protocol: int) -> None:
     if protocol == 2:  # its bytes come through _codecs.encode, which is not admitted
         with pytest.raises(SourceFormatError, match=r"it names _codecs\.encode"):
             unpack_array(pack(array, protocol), "x")
         return
+    assert is_packed(pack(array, protocol))
     np.testing.assert_array_equal(unpack_array(pack(array, protocol), "x"), array)
 
 

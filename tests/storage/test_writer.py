@@ -194,6 +194,27 @@ def test_other_infos_than_the_first_episode(tmp_path, make_episodes, settings_of
         write(tmp_path / "d.zarr", [first, replace(second, infos={})], settings_of_pendulum)
 
 
+@pytest.mark.parametrize("info", [np.ones(3, np.longdouble), np.ones((3, 0)), np.array(["a", "b", "c"])])
+def test_an_info_that_no_array_can_hold(tmp_path, settings_of_pendulum, info):
+    flags = np.zeros(3, bool)
+    episode = Episode(np.zeros((4, 3)), np.zeros((3, 1)), np.zeros(3), flags, flags, infos={"x": info})
+    with pytest.raises(InvalidDataError, match=r"infos/x: got .*; allowed: numbers of at most 64 bits"):
+        write(tmp_path / "d.zarr", [episode], settings_of_pendulum)
+    assert leftovers(tmp_path) == []
+
+
+def test_actions_with_a_start_and_bounds_at_the_end_of_their_type(tmp_path):
+    flags, most = np.zeros(3, bool), np.finfo(np.float32).max
+    for name, space, actions in (
+        ("a", spaces.Discrete(3, start=-1), np.array([-1, 0, 1])),
+        ("b", spaces.Box(-most, most, (1,), np.float32), np.full((3, 1), most)),
+    ):
+        settings = {"observation_space": spaces.Box(-1, 1, (1,)), "action_space": space}
+        episode = Episode(np.zeros((4, 1), np.float32), actions, np.zeros(3), flags, flags)
+        dataset = write(tmp_path / f"{name}.zarr", [episode], settings)
+        np.testing.assert_array_equal(dataset.episode(0).actions, actions)
+
+
 def test_no_episode_is_no_dataset(tmp_path, settings_of_pendulum):
     with pytest.raises(InvalidDataError, match="got 0 episodes; allowed: at least 1"):
         write(tmp_path / "d.zarr", [], settings_of_pendulum)
@@ -208,6 +229,12 @@ def test_wrong_settings_come_before_any_work(tmp_path, settings_of_pendulum):
     composite = {**settings_of_pendulum, "observation_space": spaces.Dict(a=spaces.Discrete(2))}
     with pytest.raises(DatasetError, match="flatten it with gymnasium"):
         DatasetWriter(tmp_path / "d.zarr", **composite)
+    empty = {**settings_of_pendulum, "observation_space": spaces.Box(0, 1, (0,))}
+    with pytest.raises(DatasetError, match="at least one number"):
+        DatasetWriter(tmp_path / "d.zarr", **empty)
+    with pytest.raises(DatasetError, match="got ref_min_score: Input should be a finite number") as caught:
+        DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum, ref_scores=(np.nan, 1.0))
+    assert "\n" not in str(caught.value)
     assert leftovers(tmp_path) == []
 
 
