@@ -12,11 +12,12 @@ from .checkpoint_files import (
     METADATA_FILE,
     load_checkpoint,
     load_metadata,
+    not_writable,
     save_checkpoint,
-    sync_directory,
     write_synced,
 )
 from .errors import CheckpointError, explain
+from .files import fsync_path
 
 __all__ = ["CheckpointStore", "load_checkpoint", "load_metadata", "save_checkpoint"]
 
@@ -56,8 +57,11 @@ class CheckpointStore:
         path = save_checkpoint(
             self.directory / f"step-{step:012d}", state, {**metadata, "step": int(step), "score": known_score}
         )
-        _write_atomically(self.directory / _LATEST_FILE, path.name.encode())
-        self._prune(protected=path.name)
+        try:
+            _write_atomically(self.directory / _LATEST_FILE, path.name.encode())
+            self._prune(protected=path.name)
+        except OSError as error:
+            raise not_writable(self.directory, error) from error
         return path
 
     def checkpoints(self) -> dict[int, Path]:
@@ -125,4 +129,4 @@ def _write_atomically(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     write_synced(temporary, data)
     os.replace(temporary, path)
-    sync_directory(path.parent)
+    fsync_path(path.parent)

@@ -30,6 +30,7 @@ from .component_tree import (
     value_file,
 )
 from .errors import CheckpointError, explain
+from .files import fsync_path
 
 FORMAT_VERSION = 1
 METADATA_FILE = "metadata.json"
@@ -80,9 +81,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any], meta
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        raise CheckpointError(
-            explain(str(target), got=error.strerror or str(error), fix="choose a place that can be written to")
-        ) from error
+        raise not_writable(target, error) from error
     return target
 
 
@@ -147,7 +146,7 @@ def _write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
         folders.update(parent for parent in path.parents if parent.is_relative_to(directory))
         write_synced(path, data)
     for folder in folders:
-        sync_directory(folder)
+        fsync_path(folder)
 
 
 def _replace_directory(temporary: Path, target: Path) -> None:
@@ -156,10 +155,21 @@ def _replace_directory(temporary: Path, target: Path) -> None:
     if target.exists():
         aside = temporary.with_name(f".{target.name}.{uuid.uuid4().hex}.old.tmp")
         os.rename(target, aside)
-    os.rename(temporary, target)
-    sync_directory(target.parent)
+    try:
+        os.rename(temporary, target)
+    except OSError:
+        if aside is not None:
+            os.rename(aside, target)
+        raise
+    fsync_path(target.parent)
     if aside is not None:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def not_writable(path: Path, error: OSError) -> CheckpointError:
+    """Return the error for what the operating system refuses to write."""
+    fix = "choose a place that can be written to, with room"
+    return CheckpointError(explain(str(path), got=error.strerror or str(error), fix=fix))
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -168,15 +178,6 @@ def write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames and new names in the directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read_header(root: Path) -> dict[str, Any]:

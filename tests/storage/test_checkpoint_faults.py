@@ -1,15 +1,17 @@
+import errno
 import hashlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from dask_rl.storage import checkpoint_files
-from dask_rl.storage.checkpoint import load_checkpoint, save_checkpoint
+from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, save_checkpoint
 from dask_rl.storage.errors import CheckpointError
 
 STATE = {"step": 7, "w": np.arange(64.0), "learner": {"w": np.ones(3)}, "rng": {"state": 1}}
@@ -125,3 +127,27 @@ def test_damaged_or_hostile_checkpoints_are_refused_by_name(fault: str, tmp_path
     with pytest.raises(CheckpointError, match=message) as caught:
         load_checkpoint(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_replacement_that_fails_leaves_the_checkpoint_it_was_to_replace(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "c", STATE, METADATA)
+    rename = os.rename
+
+    def fail_to_place(source: Path, target: Path) -> None:
+        if Path(target) == path and not Path(source).name.endswith(".old.tmp"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    with mock.patch("os.rename", fail_to_place), pytest.raises(CheckpointError, match="Input/output error"):
+        save_checkpoint(path, {"step": 8}, METADATA)
+    assert load_checkpoint(path)[0]["step"] == 7
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_disk_that_is_full_when_latest_is_written_is_one_clear_line(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with (
+        mock.patch("dask_rl.storage.checkpoint._write_atomically", side_effect=full),
+        pytest.raises(CheckpointError, match=r"got No space left on device; choose a place"),
+    ):
+        CheckpointStore(tmp_path).save(1, STATE, METADATA)
