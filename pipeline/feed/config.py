@@ -137,10 +137,12 @@ class Feed:
             "window_rows",
             "content_hash",
             "top_fraction",
+            "fields",
+            "dtype",
+            "discount",
         )
         return {
             **{name: config[name] for name in names},
-            **{name: config[name] for name in ("fields", "dtype", "discount")},
             "transforms": json.dumps(config["transforms"], sort_keys=True),
             "num_episodes": self.num_episodes,
             "num_positions": self.transitions.num_positions,

@@ -105,10 +105,6 @@ class Windows(Protocol):
         """Give up the current window of owned shard number `slot`; return its next one, as rows in order."""
         ...
 
-    def drain(self) -> None:
-        """Drop what is loading and wait until nothing writes to the columns any more."""
-        ...
-
 
 class ResidentWindows:
     """Every block has its place for good; only the order of the next windows is worked out ahead."""
@@ -166,11 +162,6 @@ class ResidentWindows:
         self._next[slot] = self._prepare(slot)
         return window, index
 
-    def drain(self) -> None:
-        """Nothing writes to the columns after the first loading."""
-        for _, future in self._next:
-            future.cancel()
-
 
 @dataclass
 class _Loading:
@@ -212,7 +203,7 @@ class StreamingWindows:
 
     def start(self, row: int) -> None:
         """Load the first windows, then as far ahead as there are slots."""
-        self.drain()
+        self._drain()
         self._free = list(reversed(range(self._num_slots)))
         self._upcoming = [order.windows_from(row) for order in self._orders]
         self._ready = [deque() for _ in self._orders]
@@ -256,7 +247,7 @@ class StreamingWindows:
         self._held[slot] = self._ready[slot].popleft().slots
         return loading.window, index
 
-    def drain(self) -> None:
+    def _drain(self) -> None:
         """Cancel the loads that wait, and wait for those under way."""
         loadings = [item for queue in self._ready for item in queue] + [item for *_, item in self._queue]
         under_way: list[Future[Any]] = [future for loading in loadings for future in loading.blocks]
