@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.errors import DatasetError, explain
+from dask_rl.storage.errors import DatasetError, InvalidDataError, explain
 
 from .config import Feed
 from .layout import Column
@@ -116,7 +116,11 @@ def open_recipe(recipe: BlockRecipe) -> OfflineDataset:
 def read_block(
     dataset: OfflineDataset, columns: tuple[Column, ...], plan: BlockPlan, out: Mapping[str, npt.NDArray[Any]]
 ) -> None:
-    """Read the columns of a block into `out`, each (plan.num_rows, …): as delivered, transformed."""
+    """Read the columns of a block into `out`, each (plan.num_rows, …): as delivered, transformed.
+
+    Raises:
+        InvalidDataError: a number is too large for the type that is delivered.
+    """
     for column in columns:
         target = out[column.name]
         direct = dataset.arrays[column.name].dtype == target.dtype
@@ -153,4 +157,15 @@ def _scatter(rows: npt.NDArray[Any], low: int, parts: list[tuple[int, int, int]]
     for begin, end, first in parts:
         lead, tail = max(low, first), min(low + len(rows), first + end - begin)
         if lead < tail:
-            target[begin + lead - first : begin + tail - first] = rows[lead - low : tail - low]
+            try:
+                with np.errstate(over="raise"):
+                    target[begin + lead - first : begin + tail - first] = rows[lead - low : tail - low]
+            except FloatingPointError as error:
+                raise InvalidDataError(
+                    explain(
+                        f"rows {lead} to {tail - 1}",
+                        got=f"a number as large as {np.abs(rows[lead - low : tail - low]).max()}",
+                        allowed=f"what {target.dtype} can hold",
+                        fix="run in float64, or leave these episodes out",
+                    )
+                ) from error

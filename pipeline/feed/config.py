@@ -61,15 +61,17 @@ class FeedConfig:
     def __post_init__(self) -> None:
         """Check what needs no dataset."""
         rules = {
-            "batch_size": self.batch_size >= 1,
-            "num_shards": self.num_shards >= 1,
-            "seed": self.seed >= 0,
-            "block_rows": self.block_rows is None or self.block_rows >= 1,
-            "window_rows": self.window_rows is None or self.window_rows >= 1,
+            "batch_size": (self.batch_size >= 1, "1 or more"),
+            "num_shards": (self.num_shards >= 1, "1 or more"),
+            "seed": (self.seed >= 0, "0 or more"),
+            "block_rows": (self.block_rows is None or self.block_rows >= 1, "1 or more"),
+            "window_rows": (self.window_rows is None or self.window_rows >= 1, "1 or more"),
+            "discount": (0 <= self.discount <= 1, "0 to 1"),
+            "dtype": (self.dtype in ("float32", "float64"), "float32, float64"),
+            "loader": (self.loader in ("auto", "thread", "dask"), "auto, thread, dask"),
         }
-        for name, holds in rules.items():
+        for name, (holds, allowed) in rules.items():
             if not holds:
-                allowed = "0 or more" if name == "seed" else "1 or more"
                 raise ConfigError(explain(name, got=getattr(self, name), allowed=allowed, fix=f"correct {name}"))
         if not self.fields:
             raise ConfigError(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from distributed import Client, Future, Worker, get_client, get_worker, wait
 
 from dask_rl.storage.dataset import OfflineDataset
+from dask_rl.storage.errors import ConfigError, explain
 
 from .blocks import Arrays, BlockPlan, BlockRecipe, open_recipe, read_block
 
@@ -137,9 +138,16 @@ class DaskLoader:
 
 
 def choose_loader(kind: str, recipe: BlockRecipe) -> BlockLoader:
-    """Return the loader of this name; `auto` takes tasks inside a Dask worker and a thread elsewhere."""
+    """Return the loader of this name; `auto` takes tasks inside a Dask worker and a thread elsewhere.
+
+    Raises:
+        ConfigError: `dask` is asked for outside a Dask worker.
+    """
     if kind == "thread" or (kind == "auto" and not inside_worker()):
         return ThreadLoader(recipe)
+    if not inside_worker():
+        allowed = "thread outside a Dask worker"
+        raise ConfigError(explain("loader", got=kind, allowed=allowed, fix="leave it at auto"))
     return DaskLoader(recipe)
 
 

@@ -140,6 +140,15 @@ def check_split(num_positions: int, batch_size: int, num_shards: int, num_learne
         raise ConfigError(
             explain("batch_size", got=batch_size, allowed=f"a multiple of num_shards={num_shards}", fix=choices)
         )
+    if not num_positions:
+        raise ConfigError(
+            explain(
+                "dataset",
+                got="no usable transition: all episodes are one step long, cut off, and without a final observation",
+                allowed=f"at least {num_shards}, one for each shard",
+                fix="use other data, or an algorithm that needs no next observations",
+            )
+        )
     if num_positions < num_shards:
         raise ConfigError(
             explain(

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -5,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_rl.pipeline.feed import blocks
-from dask_rl.pipeline.feed.blocks import BlockRecipe, open_recipe, plan_block, read_block
+from dask_rl.pipeline.feed.blocks import BlockPlan, BlockRecipe, open_recipe, plan_block, read_block
 from dask_rl.pipeline.feed.config import Feed, FeedConfig
 from dask_rl.pipeline.feed.layout import Column, plan_layout
 from dask_rl.pipeline.feed.partition import EpisodeTable, Transitions
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.episode import Episode
-from dask_rl.storage.errors import DatasetError
+from dask_rl.storage.errors import DatasetError, InvalidDataError
 from dask_rl.storage.writer import DatasetWriter
 
 
@@ -106,3 +108,14 @@ def test_only_what_is_asked_for_is_read_in_the_type_that_is_delivered(dataset: O
 def test_a_changed_dataset_is_refused(dataset: OfflineDataset) -> None:
     with pytest.raises(DatasetError, match="do not change a dataset while a run reads it"):
         open_recipe(BlockRecipe(str(dataset.path), "0" * 64, ()))
+
+
+def test_a_number_that_the_delivered_type_cannot_hold_is_named(tmp_path: Path) -> None:
+    space, flags = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64), np.zeros(5, np.bool_)
+    settings = {"observation_space": space, "action_space": gymnasium.spaces.Discrete(2)}
+    with DatasetWriter(tmp_path / "d.zarr", **settings) as writer:
+        writer.add_episode(Episode(np.full((6, 1), 1e300), np.zeros(5, int), np.zeros(5), flags, flags))
+    large = OfflineDataset.open(tmp_path / "d.zarr")
+    plan = BlockPlan(0, 0, *(np.array([edge]) for edge in (0, 5, 0, 6)))
+    with pytest.raises(InvalidDataError, match=r"got a number as large as 1e\+300; allowed: what float32 can hold"):
+        read_block(large, (Column("observations", "float32", (1,)),), plan, {"observations": np.empty((6, 1), "f4")})

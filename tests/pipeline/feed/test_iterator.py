@@ -258,6 +258,9 @@ def test_streaming_needs_its_minimum(feed_dataset: Path) -> None:
         ({"num_shards": 24, "batch_size": 24, "top_fraction": 0.001}, ConfigError, "num_shards: got 24 for"),
         ({"content_hash": "0" * 64}, DatasetError, "restore the dataset that the run began with"),
         ({"transforms": {"infos/x": ()}}, ConfigError, "transforms: got"),
+        ({"discount": 2.0}, ConfigError, "discount: got 2.0; allowed: 0 to 1"),
+        ({"dtype": "float8"}, ConfigError, "dtype: got float8; allowed: float32, float64"),
+        ({"loader": "magic"}, ConfigError, "loader: got magic; allowed: auto, thread, dask"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(
@@ -265,6 +268,11 @@ def test_settings_that_do_not_fit_are_named(
 ) -> None:
     with pytest.raises(error, match=message):
         plan_feed(feed_of(feed_dataset, **changes), 1)
+
+
+def test_dask_tasks_need_a_worker(feed_dataset: Path) -> None:
+    with pytest.raises(ConfigError, match="loader: got dask; allowed: thread outside a Dask worker"):
+        plan_feed(feed_of(feed_dataset, loader="dask"), 1).sources[0].open(CPU, 30.0)
 
 
 def test_a_source_is_a_small_picklable_recipe(feed_dataset: Path) -> None:

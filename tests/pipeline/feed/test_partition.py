@@ -86,6 +86,7 @@ def test_top_episodes_prefer_the_earlier_of_equals() -> None:
         (100, 5, 8, 1, "use 8"),
         (100, 4, 4, 5, "num_shards: got 4; allowed: at least the number of learners, 5"),
         (3, 8, 4, 1, "allowed: at most 3, so that no shard is empty"),
+        (0, 8, 4, 1, "dataset: got no usable transition: .* an algorithm that needs no next observations"),
     ],
 )
 def test_a_split_that_does_not_work_out_says_what_would(
