@@ -9,6 +9,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsA
 from .algorithm import AlgorithmConfig
 from .algorithms.registry import parse_algorithm
 
+Seconds = Annotated[float, Field(gt=0, le=1_000_000)]
+"""A time limit; beyond eleven days the clocks of sockets overflow."""
+Seed = Annotated[int, Field(ge=0, le=2**62)]
+"""A seed, with room for the numbers that are added to it below what 64 bits hold."""
 COMPILE_REPAYS_AFTER_STEPS = 50_000
 """Compilation takes 10–30 s and saves about half a millisecond a step."""
 
@@ -16,15 +20,15 @@ COMPILE_REPAYS_AFTER_STEPS = 50_000
 class LearnersConfig(BaseModel):
     """How many learners there are, on what, and how long they may take."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     num_learners: int = Field(0, ge=0, le=4096)
     """0: one learner in this process, without Dask. 1: one actor. 2 or more: actors with gradient all-reduce."""
-    num_cpus_per_learner: int | Literal["auto"] = "auto"
+    num_cpus_per_learner: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """CPUs that a learner's worker needs; auto: 1 without a GPU, else 0."""
     num_gpus_per_learner: float = Field(0, ge=0)
     """GPUs per learner; may be fractional, where several learners share one."""
-    num_threads_per_learner: int | Literal["auto"] = "auto"
+    num_threads_per_learner: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
     """Threads of the learner's maths; auto: this machine's cores divided by its learners, at least 1."""
     compile: Literal["off", "on", "auto"] = "auto"
     """Compile losses and gradients; auto: where a run is long enough to repay it and a C++ compiler is there."""
@@ -34,15 +38,15 @@ class LearnersConfig(BaseModel):
     """What carries the gradients; auto: nccl where every learner has a whole GPU, else gloo."""
     max_requests_in_flight_per_learner: int = Field(3, ge=1)
     """Requests that a learner may have queued."""
-    startup_timeout_seconds: float = Field(300, gt=0)
+    startup_timeout_seconds: Seconds = 300
     """Bound on learners to be built and to join, and on the first step with its compilation."""
-    workers_timeout_seconds: float = Field(30, gt=0)
+    workers_timeout_seconds: Seconds = 30
     """Bound on the wait for enough workers to be there."""
-    collective_timeout_seconds: float = Field(30, gt=0)
+    collective_timeout_seconds: Seconds = 30
     """Bound on one exchange of gradients."""
-    data_timeout_seconds: float = Field(120, gt=0)
+    data_timeout_seconds: Seconds = 120
     """Bound on waiting for one block of data."""
-    update_timeout_seconds: float = Field(3600, gt=0)
+    update_timeout_seconds: Seconds = 3600
     """Bound on one update call on a learner, however many steps it makes."""
     on_nonfinite: Literal["skip", "raise"] = "skip"
     """Non-finite gradients: skip the step on all learners and count it, or stop."""
@@ -79,13 +83,13 @@ def _as_algorithm(value: Any) -> Any:
 class LearnerGroupConfig(BaseModel):
     """Everything that makes a learner but its data and its spaces."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_as_algorithm)]
     """The algorithm's settings, with its name."""
     learners: LearnersConfig = LearnersConfig()
     """Number, place and time limits of the learners."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Seed of initial weights and of all noise."""
     num_steps: int = Field(0, ge=0)
     """Planned length of the run in steps, for schedules that end with it; 0: open-ended."""

@@ -1,5 +1,6 @@
 """The Dask cluster of a job: started here, or somebody else's."""
 
+import json
 import logging
 import multiprocessing.resource_tracker
 import os
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dask
+from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import SchedulerPlugin
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from dask_rl.learners.config import Seconds
 from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
 
 _HOST = "127.0.0.1"
@@ -46,27 +49,38 @@ ClusterKind = Literal["in_process", "local", "cuda", "address", "scheduler_file"
 class ClusterConfig(BaseModel):
     """Where tasks and learners run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: ClusterKind = "local"
     """in_process: no Dask; local: worker processes here; cuda: one worker per GPU here (needs dask-cuda);
     address, scheduler_file: a running cluster, which is left running."""
     num_workers: int | None = Field(None, ge=1, le=4096)
     """Worker processes to start (local, cuda); default: one per learner. One learner runs on each."""
-    address: str | None = None
+    address: str | None = Field(None, min_length=1)
     """Scheduler address such as tcp://10.0.0.1:8786; for kind address."""
-    scheduler_file: str | None = None
+    scheduler_file: str | None = Field(None, min_length=1)
     """File that `dask scheduler --scheduler-file` wrote; for kind scheduler_file."""
     dashboard_port: int = Field(0, ge=0, le=65535)
     """Port of the dashboard on 127.0.0.1 (local, cuda); 0: a free one."""
     memory_per_worker: int | str = "auto"
     """Memory limit of a worker (local, cuda) in bytes or as in "4GB"; auto: an even share."""
-    worker_ttl_seconds: float = Field(60, gt=0)
+    worker_ttl_seconds: Seconds = 60
     """A worker that is silent for so long is given up for dead and replaced (local, cuda)."""
-    startup_timeout_seconds: float = Field(60, gt=0)
+    startup_timeout_seconds: Seconds = 60
     """Bound on reaching the scheduler and on the wait for enough workers."""
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "error"
     """Least severe of Dask's log lines that reach the terminal (local, cuda)."""
+
+    @field_validator("memory_per_worker")
+    @classmethod
+    def _is_a_size(cls, value: int | str) -> int | str:
+        try:
+            fits = value == "auto" or parse_bytes(value) >= 0
+        except (ValueError, OverflowError):
+            fits = False
+        if not fits:
+            raise ValueError('a number of bytes, as in "4GB", or auto')
+        return value
 
     @model_validator(mode="after")
     def _needs_its_place(self) -> "ClusterConfig":
@@ -201,13 +215,8 @@ def _cuda_cluster_class() -> Any:
 
 
 def _connect(config: ClusterConfig) -> Client:
-    if config.scheduler_file is not None and not Path(config.scheduler_file).is_file():
-        message = explain(
-            "cluster.scheduler_file",
-            got=f"{config.scheduler_file}, which does not exist",
-            fix="start `dask scheduler --scheduler-file FILE` first, or correct the path",
-        )
-        raise ConfigError(message)
+    if config.scheduler_file is not None:
+        _check_scheduler_file(Path(config.scheduler_file))
     place = {"address": config.address} if config.address else {"scheduler_file": config.scheduler_file}
     try:
         return Client(**place, timeout=config.startup_timeout_seconds)
@@ -219,6 +228,16 @@ def _connect(config: ClusterConfig) -> Client:
             fix="start `dask scheduler`, or correct it",
         )
         raise ConfigError(message) from None
+
+
+def _check_scheduler_file(path: Path) -> None:
+    """Refuse what no scheduler wrote: Dask would start one of its own, or fail without a word."""
+    try:
+        json.loads(path.read_bytes())["address"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        got = f"{path}: {getattr(error, 'strerror', None) or 'no file of a scheduler'}"
+        fix = "start `dask scheduler --scheduler-file FILE` first, or correct the path"
+        raise ConfigError(explain("cluster.scheduler_file", got=got, fix=fix)) from None
 
 
 def _first_line(error: Exception) -> str:

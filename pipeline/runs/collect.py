@@ -9,6 +9,7 @@ from typing import Any
 from distributed import Client
 from pydantic import Field
 
+from dask_rl.learners.config import Seconds, Seed
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.writer import DatasetWriter
@@ -28,11 +29,11 @@ class CollectConfig(EnvironmentConfig):
     """Box: standard deviation of Gaussian noise, in half ranges; else: share of random actions."""
     num_episodes: int = Field(100, ge=1)
     """Episodes to collect."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Episode i is reset with seed + i; its noise follows from (seed, i)."""
     episodes_per_task: int = Field(10, ge=1)
     """Episodes of one task, played in lock-step. Results do not depend on the number of workers."""
-    timeout_seconds: float = Field(600, gt=0)
+    timeout_seconds: Seconds = 600
     """Bound on the wait for one task."""
     shard_rows: int | None = Field(None, ge=1)
     """Rows of a shard on disk; default: chosen by size."""

@@ -10,6 +10,8 @@ import numpy as np
 from distributed import Client
 from pydantic import Field
 
+from dask_rl.learners.config import Seconds, Seed
+
 from .controllers import NoisyPolicy
 from .environments import EnvironmentConfig, Policy, check_environment
 from .rollout import RolloutTask, roll_out, split_episodes
@@ -23,11 +25,11 @@ class EvaluationConfig(EnvironmentConfig):
     """Episodes of one evaluation."""
     every_steps: int | None = Field(None, ge=1)
     """Gradient steps between evaluations; default: at the end only."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Episode i is reset with seed + i."""
     episodes_per_task: int = Field(10, ge=1)
     """Episodes of one task, played in lock-step. Results do not depend on the number of workers."""
-    timeout_seconds: float = Field(600, gt=0)
+    timeout_seconds: Seconds = 600
     """Bound on the wait for one task."""
 
 

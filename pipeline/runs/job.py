@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsA
 
 from dask_rl.learners.algorithm import AlgorithmConfig
 from dask_rl.learners.algorithms.registry import algorithm_names, get_algorithm
-from dask_rl.learners.config import LearnersConfig
+from dask_rl.learners.config import LearnersConfig, Seed
 from dask_rl.storage.errors import ConfigError, explain
 
 from .cluster import ClusterConfig
@@ -21,7 +21,7 @@ from .evaluate import EvaluationConfig
 class CheckpointConfig(BaseModel):
     """When to save the run, and what to keep."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     every_steps: int | None = Field(None, ge=1)
     """Steps between checkpoints; default: at evaluations, at the end and on interruption only."""
@@ -34,7 +34,7 @@ class CheckpointConfig(BaseModel):
 class DataConfig(BaseModel):
     """What happens to the data between the dataset and the learners."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     reward_scale: float = Field(1.0, gt=0)
     """Rewards are multiplied by this."""
@@ -73,7 +73,7 @@ def _default_cluster(values: Mapping[str, Any]) -> ClusterConfig:
 class TrainJob(BaseModel):
     """One training run; the same job is always the same run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     dataset: str
     """Path or URL of a dataset."""
@@ -85,7 +85,7 @@ class TrainJob(BaseModel):
     """Rows of one step over all learners; a multiple of num_shards."""
     num_shards: int = Field(8, ge=1)
     """Data shards; at least the number of learners. Fixed for a run, whatever the number of learners."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Seed of the initial weights, the order of the data and all noise."""
     data: DataConfig = DataConfig()
     """Transforms, and where the data is held."""
@@ -209,6 +209,8 @@ def _override(values: dict[str, Any], override: str) -> None:
 def _parse_yaml(text: str, source: str) -> Any:
     try:
         return yaml.safe_load(text)
+    except RecursionError:
+        raise ConfigError(explain(source, got="YAML nested too deeply", allowed="a job", fix="correct it")) from None
     except yaml.YAMLError as error:
         raise ConfigError(explain(source, got=" ".join(str(error).split()), allowed="YAML", fix="correct it")) from None
 

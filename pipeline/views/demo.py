@@ -9,6 +9,7 @@ import yaml
 from distributed import Client
 from pydantic import BaseModel, ConfigDict, Field
 
+from dask_rl.learners.config import Seed
 from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
 from dask_rl.pipeline.runs.collect import CollectConfig, collect
 from dask_rl.pipeline.runs.job import TrainJob, parse_job
@@ -28,7 +29,7 @@ EVALUATION_SEED = 10_000
 class DemoConfig(BaseModel):
     """Sizes of the demo; the defaults take about a minute on two cores."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     num_episodes: int = Field(100, ge=1)
     """Episodes to collect, of 200 steps each."""
@@ -40,7 +41,7 @@ class DemoConfig(BaseModel):
     """Learner processes; 0: all in this process."""
     num_evaluation_episodes: int = Field(20, ge=1)
     """Episodes of each evaluation."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Seed of the data and of the training."""
 
 

@@ -67,6 +67,12 @@ def test_missing_path(train, tmp_path):
     assert_nothing_left(tmp_path)
 
 
+def test_a_name_with_line_breaks_stays_on_one_line(train, tmp_path):
+    assert_one_line(
+        train(dataset=str(tmp_path / "no\nsuch\u2028data")), 1, "no such data", "no such path", "check the path"
+    )
+
+
 def test_foreign_zarr(train, copy, tmp_path):
     shutil.rmtree(copy)
     zarr.create_array(str(copy), data=np.zeros(4))

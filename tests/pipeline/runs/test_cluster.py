@@ -161,6 +161,7 @@ def test_a_running_cluster_is_joined_and_left_running_and_must_have_a_worker_per
         ({"kind": "address", "address": "tcp://127.0.0.1:9"}, "cluster.address: got tcp://127.0.0.1:9"),
         ({"kind": "address", "address": "nonsense://x"}, "cluster.address: got nonsense://x"),
         ({"kind": "scheduler_file", "scheduler_file": "/nope.json"}, "cluster.scheduler_file: got /nope.json"),
+        ({"kind": "scheduler_file", "scheduler_file": "/etc/passwd"}, "/etc/passwd: no file of a scheduler"),
     ],
 )
 def test_a_scheduler_that_is_not_there_is_one_line(settings, words):

@@ -69,14 +69,28 @@ def test_the_cluster_follows_the_learners_where_none_is_named(learners, kind):
         ("cluster.kind=in_process", ["cluster.kind: got in_process with 2 learners", "cluster.kind=local"]),
         ("cluster.kind=address", ["address is for kind address, and that kind needs it"]),
         ("cluster.kind=mars", ["cluster.kind: got 'mars'", "'in_process', 'local'"]),
+        ("cluster={kind: address, address: ''}", ["cluster.address: got ''", "at least 1 character"]),
+        ("cluster.memory_per_worker=lots", ["cluster.memory_per_worker: got 'lots'", 'as in "4GB"']),
+        ("cluster.memory_per_worker=-1", ["cluster.memory_per_worker: got -1", 'as in "4GB"']),
+        ("seed=18446744073709551616", ["seed: got 18446744073709551616", "less than or equal to"]),
+        ("evaluation.seed=1180591620717411303424", ["evaluation.seed: got", "less than or equal to"]),
+        ("learners.num_threads_per_learner=0", ["learners.num_threads_per_learner: got 0", "or 'auto'"]),
+        ("learners.num_cpus_per_learner=-1", ["learners.num_cpus_per_learner: got -1", "or 'auto'"]),
+        ("learners.collective_timeout_seconds=1.0e+15", ["learners.collective_timeout_seconds", "less than or equal"]),
+        ("algorithm.learning_rate=.inf", ["algorithm.learning_rate: got inf", "a finite number"]),
+        ("algorithm.temperature=.nan", ["algorithm.temperature: got nan", "a finite number"]),
+        ("data.reward_shift=.nan", ["data.reward_shift: got nan", "a finite number"]),
+        ("data.reward_scale=.inf", ["data.reward_scale: got inf", "a finite number"]),
+        ("num_steps=" + "[" * 3000, ["--set num_steps", "nested too deeply"]),
         ("num_steps", ["--set: got 'num_steps'", "key=value"]),
         ("num_steps.a=3", ["--set num_steps.a=3: got num_steps=1000", "mapping"]),
         ("run={", ["--set run", "YAML"]),
     ],
 )
 def test_each_mistake_is_one_line_with_what_is_allowed(override, parts):
+    job = JOB.replace("name: bc", "name: iql") if "temperature" in override else JOB
     with pytest.raises(ConfigError) as caught:
-        parse_job(JOB, [override])
+        parse_job(job, [override])
     (line,) = str(caught.value).splitlines()
     for part in parts:
         assert part in line
