@@ -75,7 +75,7 @@ def test_workers_end_with_a_driver_that_is_killed(driver):
 
 
 def test_a_local_cluster_is_set_up_for_learners_and_leaves_nothing():
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED")
+    names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED")
     environment = [os.environ.get(name) for name in names]
     with open_cluster(ClusterConfig(worker_ttl_seconds=45), num_workers=1) as client:
 
@@ -83,12 +83,19 @@ def test_a_local_cluster_is_set_up_for_learners_and_leaves_nothing():
             memory = dask_worker.memory_manager
             fractions = [getattr(memory, f"memory_{name}_fraction") for name in ("target", "spill", "pause")]
             nthreads = dask_worker.state.nthreads
-            return fractions, nthreads, os.getpid(), os.getsid(0), os.environ["OMP_NUM_THREADS"]
+            return (
+                fractions,
+                nthreads,
+                os.getpid(),
+                os.getsid(0),
+                os.environ["OMP_NUM_THREADS"],
+                os.environ["OMP_WAIT_POLICY"],
+            )
 
         (seen,) = client.run(look).values()
         assert seen[:2] == ([False, False, False], 1)
         assert seen[2] == seen[3]  # a session of its own
-        assert seen[4] == "1"
+        assert seen[4:] == ("1", "PASSIVE")
         assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_ttl) == 45
         assert client.dashboard_link.startswith("http://127.0.0.1:")
         worker = psutil.Process(seen[2])
