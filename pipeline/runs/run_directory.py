@@ -1,6 +1,6 @@
 """The directory of a run: its job, its metrics, its checkpoints, its report, and who works on it.
 
-    RUN/job.yaml  metrics.jsonl  checkpoints/  report.html  run.lock
+    RUN/job.yaml  resolved.yaml  metrics.jsonl  checkpoints/  result.json  report.html  run.lock
 
 A row of metrics.jsonl is `{version, run, step, time, kind, …}`. Kinds, and what the report reads of them:
 `dataset`     once: facts; return_mean, ref_scores
@@ -35,11 +35,17 @@ class RunDirectory:
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.report_file = self.path / "report.html"
+        self.result_file = self.path / "result.json"
 
     @property
     def name(self) -> str:
         """The run's name: its directory's."""
         return self.path.resolve().name
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it was trained to its end."""
+        return self.result_file.exists()
 
     def __repr__(self) -> str:
         return f"RunDirectory({str(self.path)!r})"

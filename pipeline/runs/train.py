@@ -109,11 +109,10 @@ def _make_group(job: TrainJob, data: TrainingData, client: Client | None) -> Lea
 
 def _finished(run: RunDirectory, job: TrainJob) -> TrainResult | None:
     """Return the result of a complete run of this very job."""
-    file = run.path / "result.json"
-    if not file.exists():
+    if not run.is_complete:
         return None
     _refuse_changes(run, job)
-    saved = json.loads(file.read_text(encoding="utf-8"))
+    saved = json.loads(run.result_file.read_text(encoding="utf-8"))
     return TrainResult(**{**saved, "run": run.path})
 
 
@@ -160,6 +159,7 @@ class _Training:
         self._store = CheckpointStore(run.checkpoints, keep_last=keep.keep_last, keep_best=keep.keep_best)
         self._step = 0
         self._saved_step = -1
+        self._score: float | None = None
         self._every = min(max(MIN_STEPS_PER_CALL, job.num_steps // 100), MAX_STEPS_PER_CALL)
 
     def to_end(self, request: StopRequest, display: Progress) -> TrainResult:
@@ -167,14 +167,20 @@ class _Training:
         self._restore()
         while self._step < self._job.num_steps and not request.requested:
             metrics = self._advance()
-            loss = metrics.get("total_loss")
-            display.update(self._step, **({} if loss is None else {"loss": loss}))
+            self._show(display, metrics)
             score = self._evaluate_if_due()
+            if score is not None:
+                self._score = score
+                self._show(display, metrics)
             if score is not None or _due(self._step, self._job.checkpoint.every_steps):
                 self._save(score)
         if self._saved_step != self._step:
             self._save(None)
         return self._result(interrupted=self._step < self._job.num_steps)
+
+    def _show(self, display: Progress, metrics: dict[str, Any]) -> None:
+        shown = {"loss": metrics.get("total_loss"), "return": self._score}
+        display.update(self._step, None, **{name: value for name, value in shown.items() if value is not None})
 
     def _restore(self) -> None:
         if self._store.latest() is None:
@@ -240,7 +246,7 @@ class _Training:
             interrupted=interrupted,
         )
         if not interrupted:
-            write_atomic(self._run.path / "result.json", json.dumps({**asdict(result), "run": str(self._run.path)}))
+            write_atomic(self._run.result_file, json.dumps({**asdict(result), "run": str(self._run.path)}))
         return result
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ def load_policy(run: RunDirectory | str | os.PathLike[str], *, best: bool = Fals
     """
     if not isinstance(run, RunDirectory):
         run = RunDirectory(run).require()
+    return load_checkpoint_policy(find_checkpoint(run, best=best))[0]
+
+
+def find_checkpoint(run: RunDirectory, *, best: bool = False) -> Path:
+    """Return a run's latest checkpoint, or the one with the best evaluation; raises CheckpointError without one."""
     store = CheckpointStore(run.checkpoints)
     path = store.best() if best else store.latest()
     if path is None:
@@ -53,15 +59,21 @@ def load_policy(run: RunDirectory | str | os.PathLike[str], *, best: bool = Fals
                 fix="let it train to its first checkpoint (checkpoint.every_steps)",
             )
         )
+    return path
+
+
+def load_checkpoint_policy(path: Path) -> tuple[Policy, int]:
+    """Return the policy of a checkpoint, and the step that it was saved at."""
     weights, metadata = load_checkpoint(path, component="learner/rl_module")
     constructor = metadata["constructor"]
     normalize = metadata["normalize"]
-    return build_policy(
+    policy = build_policy(
         MultiRLModuleSpec.from_json(constructor["module_spec"]),
         parse_algorithm(constructor["config"]["algorithm"]),
         weights,
         None if normalize is None else Normalize.from_json(normalize),
     )
+    return policy, int(metadata["step"])
 
 
 def hash_weights(weights: Mapping[ModuleID, Mapping[str, Any]]) -> str:

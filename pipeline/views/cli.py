@@ -1,11 +1,14 @@
 """The `dask-rl` command."""
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
+import dask_rl
 from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError
 
 from .cli_command import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
@@ -23,8 +26,24 @@ add_commands(app)
 app.add_typer(data, name="data")
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"dask-rl {dask_rl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
     """Run the command line and exit."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in workers; read when torch is loaded
     sys.exit(run(sys.argv[1:]))
 
 
@@ -52,12 +71,20 @@ def _invoke(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), prog_name="dask-rl", standalone_mode=False)
     except typer.TyperException as error:
-        return _fail([f"{error.format_message()} See `dask-rl --help`."], error.exit_code)
+        return _fail(_usage_lines(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _fail(["interrupted; the same command again goes on."], EXIT_INTERRUPTED)
     if code == 130:  # typer's for a KeyboardInterrupt
         return _fail(["interrupted; the same command again goes on."], EXIT_INTERRUPTED)
     return EXIT_DONE if code is None else int(code)
+
+
+def _usage_lines(error: typer.TyperException) -> list[str]:
+    """Return what was wrong with the command line, and which help tells more; nothing where help was shown."""
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = "dask-rl" if context is None else context.command_path
+    return [f"{message}. See `{command} --help`."] if message else []
 
 
 def _fail(lines: Iterable[str], exit_code: int) -> int:

@@ -88,15 +88,16 @@ def load(module: str) -> Any:
 def table(rows: Mapping[str, Any]) -> str:
     """Return names and values as aligned lines."""
     width = max((len(name) for name in rows), default=0)
-    return "\n".join(f"{name:<{width}}  {_text(value)}" for name, value in rows.items())
+    return "\n".join(f"{name:<{width}}  {as_text(value)}" for name, value in rows.items())
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return a value as people read it: floats with six digits, none, the head of a long list."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items()) or "none"
+        return ", ".join(f"{key}: {as_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):
-        shown = ", ".join(map(_text, value[:_MAX_ITEMS])) or "none"
+        shown = ", ".join(map(as_text, value[:_MAX_ITEMS])) or "none"
         return shown if len(value) <= _MAX_ITEMS else f"{shown}, … ({len(value)} values)"
     return "none" if value is None else str(value)

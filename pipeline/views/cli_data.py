@@ -37,7 +37,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset 
 def import_(
     source: Annotated[Path, typer.Argument(help="File or folder of another library.", show_default=False)],
     dest: Destination,
-    format_: Annotated[str | None, typer.Option("--format", help="Default: detected.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="minari, d3rlpy or rllib; default: detected.")] = None,
     drop_invalid: Annotated[bool, typer.Option("--drop-invalid", help="Leave invalid episodes out.")] = False,
     overwrite: Overwrite = False,
     **settings: Any,
@@ -47,7 +47,7 @@ def import_(
     options = load("pipeline.runs.config_errors").validate(
         base.ImportOptions, settings | {"on_invalid": "drop" if drop_invalid else "error"}
     )
-    with make_progress("import", None, "steps") as progress:
+    with make_progress("import", None, "steps read") as progress:
         summary = formats.import_dataset(
             source, dest, format=format_, options=options, overwrite=overwrite, progress=progress.update
         )

@@ -32,11 +32,13 @@ def demo(
 def train(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job.", show_default=False)],
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in a.b=c.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in a.b=c; as often as needed."),
     ] = None,
 ) -> Output:
     """Train; the same command again resumes an interrupted run and does nothing to a complete one."""
     resolved = load("pipeline.runs.job").load_job(job, set_ or ())
+    was_complete = RunDirectory(resolved.run).is_complete
     result = load("pipeline.runs.train").train(resolved, progress=make_progress)
     values = {
         "num_steps": result.num_steps,
@@ -44,11 +46,13 @@ def train(
         "final_metrics": result.final_metrics,
         "evaluation": result.evaluation,
         "weights_hash": result.weights_hash,
+        "was_complete": was_complete,
     }
+    text = table({key: value for key, value in values.items() if key != "was_complete"})
     if result.interrupted:
-        text = f"interrupted after {result.num_steps} steps; the same command resumes\n{table(values)}"
+        text = f"interrupted after {result.num_steps} steps; the same command resumes\n{text}"
         return Output(values, text, EXIT_INTERRUPTED)
-    return Output(values, table(values), EXIT_DONE)
+    return Output(values, f"was complete, nothing was done again\n{text}" if was_complete else text)
 
 
 def evaluate(
@@ -59,7 +63,7 @@ def evaluate(
     best: Annotated[bool, typer.Option("--best", help="Take the checkpoint with the best evaluation.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this process.")] = 0,
 ) -> Output:
-    """Roll out the policy of a run's latest checkpoint."""
+    """Roll out the policy of a run's latest checkpoint, or of its best."""
     directory = RunDirectory(run).require()
     job = load("pipeline.runs.job").load_job(directory.job_file)
     evaluating = load("pipeline.runs.evaluate")
@@ -76,7 +80,8 @@ def evaluate(
             )
         )
     config = load("pipeline.runs.config_errors").validate(evaluating.EvaluationConfig, settings)
-    policy = load("pipeline.runs.trained_policy").load_policy(directory, best=best)
+    trained = load("pipeline.runs.trained_policy")
+    policy, step = trained.load_checkpoint_policy(trained.find_checkpoint(directory, best=best))
     with (
         load("pipeline.runs.cluster").open_workers(workers) as client,
         make_progress("evaluate", config.num_episodes, "episodes") as progress,
@@ -84,7 +89,7 @@ def evaluate(
         result = evaluating.evaluate(
             policy, config, ref_scores=_ref_scores(directory), client=client, progress=progress.update
         )
-    values = result.summary()
+    values = {"step": step} | result.summary()
     shown = {key: value for key, value in values.items() if key not in ("returns", "lengths")}
     return Output(values, table(shown))
 

@@ -71,7 +71,7 @@ def run_demo(
     config = config or DemoConfig()
     root = _make_directory(Path(directory).absolute())
     run, path, job_file = RunDirectory(root / "run"), root / "pendulum.zarr", root / "job.yaml"
-    was_complete = path.exists() and (run.path / "result.json").exists()
+    was_complete = path.exists() and run.is_complete
     in_process = was_complete or config.num_learners == 0
     cluster = ClusterConfig(kind="in_process" if in_process else "local")
     with open_cluster(cluster, num_workers=max(1, config.num_learners)) as client:

@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 
 from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic
 
+from .cli_command import as_text
+
 Row = Mapping[str, Any]
 
 _TEMPLATE = Path(__file__).with_name("report.html")
@@ -36,6 +38,7 @@ def write_report(run: RunDirectory) -> Path:
     rows = run.rows()
     job = yaml.safe_load(run.job_file.read_text(encoding="utf-8"))
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.filters["as_text"] = as_text
     page = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         name=run.name,
         summary=_summary(rows, job),
@@ -111,7 +114,7 @@ def _throughput_figure(rows: Sequence[Row]) -> Markup:
         steps, shares = [0, steps[0]], [[share[0], share[0]] for share in shares]
     axes.stackplot(steps, *shares, labels=labels, colors=colors, alpha=0.8)
     axes.set_ylim(0, 1)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(loc="lower right")
     rates = [(row["step"], row["steps_per_second"]) for row in rows if _number(row.get("steps_per_second"))]
     if rates:
         right = axes.twinx()

@@ -1,5 +1,6 @@
 """Starting a run: what is checked in which order, and what is left behind."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 
 from dask_rl.pipeline.runs import train as training
+from dask_rl.pipeline.runs.evaluate import EvaluationResult
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.train import train
@@ -27,6 +29,24 @@ def make_job(feed_dataset, tmp_path):
         return parse_job(yaml.safe_dump(job))
 
     return make
+
+
+def test_progress_shows_the_loss_and_from_the_first_evaluation_on_the_return(make_job, monkeypatch):
+    seen = []
+
+    class Recorder(contextlib.AbstractContextManager):
+        def __exit__(self, *error):
+            pass
+
+        def update(self, done, total=None, **values):
+            seen.append((done, *values))
+
+    monkeypatch.setattr(training, "check_environment", lambda *_: None)
+    monkeypatch.setattr(training, "evaluate", lambda *_, **__: EvaluationResult("Pendulum-v1", (-1.0,), (1,), None))
+    evaluation = {"environment": "Pendulum-v1", "every_steps": 2}
+    train(make_job(evaluation=evaluation, num_steps=3), progress=lambda *_: Recorder())
+    with_return = ("loss", "return")
+    assert seen == [(2, "loss"), (2, *with_return), (3, *with_return), (3, *with_return)]
 
 
 def test_where_learners_cannot_start_nothing_is_left(make_job, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The command line, as a user meets it: real processes, exit codes, one line per error."""
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -51,6 +52,45 @@ def test_help_names_every_command_and_loads_nothing_heavy():
 def test_every_command_has_help(path, capsys):
     assert run([*path, "--help"]) == 0
     assert "Usage: dask-rl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", [[], ["data"]])
+def test_without_a_command_there_is_help_and_no_empty_error(path, capsys):
+    assert run(path) == 2
+    captured = capsys.readouterr()
+    assert "Commands" in captured.out
+    assert captured.err == ""
+
+
+def test_the_version_is_shown(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"dask-rl {importlib.metadata.version('dask-rl')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nonsense"], "error: No such command 'nonsense'. See `dask-rl --help`."),
+        (["data", "nonsense"], "error: No such command 'nonsense'. See `dask-rl data --help`."),
+        (["train"], "error: Missing argument 'JOB.yaml'. See `dask-rl train --help`."),
+    ],
+)
+def test_wrong_usage_points_to_the_help_of_that_command(arguments, line, capsys):
+    assert run(arguments) == 2
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_training_again_says_that_nothing_was_done_and_eval_says_of_which_step(dataset, tmp_path, capsys):
+    job = tmp_path / "job.yaml"
+    job.write_text(f"dataset: {dataset}\nalgorithm: {{name: bc}}\nnum_steps: 3\nrun: {tmp_path / 'run'}\n")
+    assert run(["train", str(job)]) == 0
+    assert "was complete" not in capsys.readouterr().out
+    assert run(["train", str(job)]) == 0
+    assert capsys.readouterr().out.startswith("was complete, nothing was done again\nnum_steps      3\n")
+    assert run(["train", str(job), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["was_complete"] is True
+    assert run(["eval", str(tmp_path / "run"), "--environment", "Pendulum-v1", "--episodes", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 3
 
 
 def test_info_has_the_promised_keys_and_needs_no_torch(dataset):
@@ -180,10 +220,10 @@ def test_eval_takes_the_checkpoint_that_was_asked_for(tmp_path, monkeypatch, cap
     job = "dataset: a.zarr\nalgorithm: {name: bc}\nnum_steps: 5\nrun: r\nevaluation: {environment: Pendulum-v1}\n"
     (tmp_path / "job.yaml").write_text(job)
 
-    def load_policy(run, *, best=False):
+    def find_checkpoint(run, *, best=False):
         raise LearnerError(f"best {best}")
 
-    monkeypatch.setattr("dask_rl.pipeline.runs.trained_policy.load_policy", load_policy)
+    monkeypatch.setattr("dask_rl.pipeline.runs.trained_policy.find_checkpoint", find_checkpoint)
     assert run(["eval", str(tmp_path), *options]) == 1
     assert capsys.readouterr().err == f"error: best {best}\n"
 

@@ -46,7 +46,17 @@ def run(tmp_path):
 
 
 def fill(run):
-    run.append("dataset", 0, {"num_steps": 16231, "return_mean": -143.5, "environment": "Pendulum-v1"})
+    run.append(
+        "dataset",
+        0,
+        {
+            "num_steps": 16231,
+            "return_mean": -143.5,
+            "environment": "Pendulum-v1",
+            "ref_scores": None,
+            "length_mean": 100 / 3,
+        },
+    )
     for step in (50, 100, 150, 200):
         split = {"data_wait_seconds": 0.01, "compute_seconds": 0.8, "collective_seconds": 0.2}
         losses = {"default_module/value_loss": 1 / step, "default_module/policy_loss": None}
@@ -72,7 +82,18 @@ def test_a_full_run_is_told_in_one_self_contained_page(run):
     fill(run)
     page, text, attributes = check(write_report(run))
     assert page.count("<svg") == 3  # evaluation, the one loss with numbers, throughput
-    for words in ("pendulum-iql", "iql", "200 of 200", "-151.2", "91.0", "16231", "Pendulum-v1", "learner lost"):
+    for words in (
+        "pendulum-iql",
+        "iql",
+        "200 of 200",
+        "-151.2",
+        "91.0",
+        "16231",
+        "Pendulum-v1",
+        "learner lost",
+        "ref_scores none",
+        "33.3333 ",
+    ):
         assert words in text
     assert "Learning curve: default_module/value_loss" in text
     assert "policy_loss" not in text
@@ -103,6 +124,7 @@ def test_a_policy_whose_returns_are_not_finite_has_a_report_too(run):
     run.append("evaluation", 200, {"return_mean": float("nan"), "return_standard_error": None, "num_episodes": 1})
     _, text, _ = check(write_report(run))
     assert "Mean return not finite" in text
+    assert "normalised score" not in text
 
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path):
