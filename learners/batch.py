@@ -31,10 +31,21 @@ MultiBatch = dict[ModuleID, Batch]
 
 
 def as_multi_batch(batch: Mapping[str, Any]) -> MultiBatch:
-    """Wrap a plain Batch as that of the default module; copies no tensor."""
-    if any(isinstance(value, torch.Tensor) for value in batch.values()):
-        return {DEFAULT_MODULE_ID: dict(batch)}
-    return {module_id: dict(batch[module_id]) for module_id in sorted(batch)}
+    """Wrap a plain Batch as that of the default module; copies no tensor, refuses what is none."""
+    by_module = all(isinstance(value, Mapping) for value in batch.values())
+    modules = {name: dict(batch[name]) for name in sorted(batch)} if by_module else {DEFAULT_MODULE_ID: dict(batch)}
+    for fields in modules.values():
+        for name, value in fields.items():
+            if not isinstance(value, torch.Tensor):
+                raise ConfigError(
+                    explain(
+                        f"batch: {name}",
+                        got=type(value).__name__,
+                        allowed="torch tensors by field, or such batches by module id",
+                        fix="convert arrays with torch.as_tensor",
+                    )
+                )
+    return modules
 
 
 def num_rows(batch: Batch) -> int:

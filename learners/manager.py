@@ -289,7 +289,7 @@ def _choose_workers(client: Client, num_learners: int, num_gpus: float, timeout:
             client.wait_for_workers(len(workers) + 1, timeout=max(0.1, deadline - time.monotonic()))
         except TimeoutError:
             break
-    with_gpus = f" with {num_gpus:g} GPU each" if num_gpus else ""
+    with_gpus = f" with {num_gpus:g} GPU each (cluster.kind=cuda starts such)" if num_gpus else ""
     raise ConfigError(
         explain(
             "learners.num_learners",

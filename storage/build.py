@@ -138,7 +138,7 @@ class BuildDirectory:
                     f"dataset {self.target}",
                     got="a path that exists already",
                     allowed="a new path",
-                    fix="choose another path, or overwrite it (overwrite=True)",
+                    fix="choose another path, or overwrite it (overwrite=True, --overwrite)",
                 )
             )
         if not _is_dataset(self.target):

@@ -77,5 +77,6 @@ def explain(subject: str, *, got: Any, allowed: Any = None, fix: str) -> str:
     'batch_size: got 100; allowed: a multiple of num_shards=8; use 96 or 104.'
     """
     middle = "" if allowed is None else f"; allowed: {allowed}"
-    line = f"{subject}: got {got}{middle}; {fix.rstrip('.')}."
+    end = "" if fix.endswith("?") else "."
+    line = f"{subject}: got {got}{middle}; {fix.rstrip('.')}{end}"
     return " ".join(line.splitlines())  # a name or a foreign message may hold line breaks

@@ -35,15 +35,15 @@ def get_algorithm(name: str) -> type[Algorithm[Any]]:
     if isinstance(name, str) and name in _ALGORITHMS:
         return _ALGORITHMS[name]
     near = difflib.get_close_matches(str(name), _ALGORITHMS, n=1)
-    fix = f"did you mean {near[0]!r}" if near else "use one of these, or register your own with register_algorithm"
-    raise ConfigError(explain("algorithm.name", got=repr(name), allowed=algorithm_names(), fix=fix))
+    fix = f"did you mean {near[0]!r}?" if near else "use one of these, or register your own with register_algorithm"
+    raise ConfigError(explain("algorithm.name", got=repr(name), allowed=", ".join(algorithm_names()), fix=fix))
 
 
 def parse_algorithm(settings: Mapping[str, Any]) -> AlgorithmConfig:
     """Build an algorithm's config from a mapping with its name; problems raise ConfigError, a line each."""
     if "name" not in settings:
         raise ConfigError(
-            explain("algorithm", got=dict(settings), allowed=algorithm_names(), fix="add a name: {name: bc}")
+            explain("algorithm", got=dict(settings), allowed=", ".join(algorithm_names()), fix="add a name: {name: bc}")
         )
     config_class = get_algorithm(settings["name"]).Config
     try:

@@ -13,7 +13,7 @@ from dask_rl.storage.validation import space_bounds
 
 from .base import Array, ImportOptions, RawEpisode, Space, flags_at_end
 
-_FIX = "repair the source, or leave such episodes out with on_invalid='drop'"
+_FIX = "repair the source, or leave such episodes out with on_invalid='drop' (--drop-invalid)"
 
 
 class InvalidEpisodeError(InvalidDataError):

@@ -80,7 +80,7 @@ def import_dataset(
 def _check_free(dest: Path, overwrite: bool) -> None:
     """Refuse early what the writer would refuse after the first pass."""
     if os.path.lexists(dest) and not overwrite:
-        fix = "choose another path, or overwrite it (overwrite=True)"
+        fix = "choose another path, or overwrite it (overwrite=True, --overwrite)"
         raise DatasetError(explain(f"dataset {dest}", got="a path that exists already", allowed="a new path", fix=fix))
 
 

@@ -54,6 +54,15 @@ def test_multi_batches_are_sorted_and_a_plain_one_is_the_default_modules():
     assert as_multi_batch({}) == {}
 
 
+@pytest.mark.parametrize("wrap", [dict, lambda batch: {"a": batch}])
+def test_arrays_are_refused_with_the_way_to_convert_them(wrap):
+    batch = {"observations": torch.zeros(2, 3), "actions": np.zeros(2)}
+    with pytest.raises(ConfigError, match=r"batch: actions: got ndarray; .* torch\.as_tensor\.$"):
+        as_multi_batch(wrap(batch))
+    with pytest.raises(ConfigError, match="batch: actions: got ndarray"):
+        as_multi_batch(wrap({"actions": batch["actions"]}))
+
+
 def test_number_of_rows():
     assert num_rows({}) == 0
     assert num_rows({"x": torch.zeros(3, 2), "y": torch.zeros(3)}) == 3

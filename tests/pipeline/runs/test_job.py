@@ -60,7 +60,7 @@ def test_the_cluster_follows_the_learners_where_none_is_named(learners, kind):
         ("algorithm.learning_rat=1", ["algorithm.learning_rat", "did you mean 'learning_rate'?"]),
         ("algorithm.name=bcc", ["algorithm.name: got 'bcc'", "bc", "did you mean 'bc'"]),
         ("algorithm={}", ["algorithm: got {}", "add its name"]),
-        ("algorithm.name=[bc]", ["algorithm.name: got ['bc']", "'iql'"]),
+        ("algorithm.name=[bc]", ["algorithm.name: got ['bc']", "allowed: bc, iql;"]),
         ("num_steps=many", ["num_steps: got 'many'", "a valid integer"]),
         ("num_steps=0", ["num_steps: got 0", "greater than or equal to 1"]),
         ("dataset=[1]", ["dataset: got [1]", "a valid string"]),
