@@ -163,6 +163,8 @@ class OfflineDataset(DatasetFacts):
     def to_dask(self, field: str, block_rows: int | None = None) -> da.Array:
         """Return all rows of a field as a dask array, whose chunks do not straddle shards.
 
+        The rows of final observations are among them, with an action and a reward of zeros: `step_mask` tells them.
+
         Args:
             field: one of `arrays`.
             block_rows: rows of a chunk; None takes about 64 MB.

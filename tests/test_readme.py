@@ -68,6 +68,15 @@ def test_the_example_of_a_writer_writes(tmp_path, monkeypatch):
         assert dataset.episode(0).terminated
 
 
+def test_the_analysis_and_the_batches_of_your_own_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    _, write, analyse, update = blocks("README.md", "python")
+    exec(compile("import dask_rl\n" + write + analyse + update, "README.md", "exec"), {})
+    reward, loss = capsys.readouterr().out.splitlines()
+    assert float(reward) == 1.0
+    assert 0 < float(loss) < np.log(2)
+
+
 def test_the_job_is_a_job():
     job = parse_job(blocks("README.md", "yaml")[0])
     assert (job.algorithm.name, job.learners.num_learners, job.run) == ("bc", 2, "runs/cartpole-bc")
