@@ -12,11 +12,6 @@ from dask_rl.pipeline.runs.training_data import open_training_data
 ALGORITHM = {"name": "iql", "hidden_sizes": [32, 32], "dropout": 0.1, "normalize_observations": True}
 
 
-# Lambdas, as workers cannot import the tests.
-STATE = lambda learner: learner.module["default_module"].state_dict()  # noqa: E731
-GRADIENT = lambda learner: learner.flat.grad.double().numpy().copy()  # noqa: E731
-
-
 @pytest.fixture(scope="module")
 def four_workers():
     """Four worker processes, more than there are cores."""
@@ -47,7 +42,10 @@ def weights_after(dataset, client, num_learners: int, precision: str, num_steps:
         assert len(results) == max(1, num_learners)
         if num_steps:
             assert sum(result["default_module"]["num_rows"] for result in results) == 48 * num_steps
-        states = [result.get() for result in group.foreach_learner(STATE)]
+        states = [
+            result.get()
+            for result in group.foreach_learner(lambda learner: learner.module["default_module"].state_dict())
+        ]
         weights = [np.concatenate([state[name].double().numpy().ravel() for name in sorted(state)]) for state in states]
     for other in weights[1:]:
         np.testing.assert_array_equal(weights[0], other)
@@ -96,4 +94,4 @@ def first_gradient(dataset, client, num_learners: int) -> np.ndarray:
     config = LearnerGroupConfig(algorithm=job.algorithm, learners=learners, num_steps=job.num_steps)
     with LearnerGroup(config, module_spec=data.module_spec, client=client) as group:
         group.update_from_iterators(data.sources, num_iters=1)
-        return group.foreach_learner(GRADIENT)[0].get()
+        return group.foreach_learner(lambda learner: learner.flat.grad.double().numpy())[0].get()
