@@ -18,7 +18,7 @@ OptimizerFactory = Callable[..., torch.optim.Optimizer]
 class AlgorithmConfig(BaseModel):
     """Settings that all algorithms share; each algorithm adds its own."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     name: str
     """The algorithm's registered name."""

@@ -20,7 +20,7 @@ COMPILE_REPAYS_AFTER_STEPS = 50_000
 class LearnersConfig(BaseModel):
     """How many learners there are, on what, and how long they may take."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     num_learners: int = Field(0, ge=0, le=4096)
     """0: one learner in this process, without Dask. 1: one actor. 2 or more: actors with gradient all-reduce."""
@@ -83,7 +83,7 @@ def _as_algorithm(value: Any) -> Any:
 class LearnerGroupConfig(BaseModel):
     """Everything that makes a learner but its data and its spaces."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_as_algorithm)]
     """The algorithm's settings, with its name."""

@@ -16,7 +16,7 @@ _ARRAY_IDENTITY = ("shape", "data_type", "chunk_grid", "codecs", "fill_value")
 class StoredObject(BaseModel):
     """One file of the dataset."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     size: int = Field(ge=1)
     """In bytes."""
@@ -34,7 +34,7 @@ def _inside(key: str) -> str:
 class Commit(BaseModel):
     """The manifest of one generation of a dataset."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     """Version of the layout."""

@@ -74,7 +74,7 @@ class ArraySpec:
 class DatasetAttributes(BaseModel):
     """What the root group says about the dataset, under the attribute `dask_rl`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     """Version of this layout."""

@@ -52,7 +52,7 @@ ClusterKind = Literal["in_process", "local", "cuda", "address", "scheduler_file"
 class ClusterConfig(BaseModel):
     """Where tasks and learners run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     kind: ClusterKind = "local"
     """in_process: no Dask; local: worker processes here; cuda: one worker per GPU here (needs dask-cuda);

@@ -42,7 +42,7 @@ class Policy(HasSpaces, Protocol):
 class EnvironmentConfig(BaseModel):
     """A Gymnasium environment."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     environment: str
     """Gymnasium id, such as CartPole-v1 or my_module:MyEnvironment-v0, which imports my_module first."""

@@ -21,7 +21,7 @@ from .evaluate import EvaluationConfig
 class CheckpointConfig(BaseModel):
     """When to save the run, and what to keep."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     every_steps: int | None = Field(None, ge=1)
     """Steps between checkpoints; default: at evaluations, at the end and on interruption only."""
@@ -34,7 +34,7 @@ class CheckpointConfig(BaseModel):
 class DataConfig(BaseModel):
     """What happens to the data between the dataset and the learners."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     reward_scale: float = Field(1.0, gt=0)
     """Rewards are multiplied by this."""
@@ -73,7 +73,7 @@ def _default_cluster(values: Mapping[str, Any]) -> ClusterConfig:
 class TrainJob(BaseModel):
     """One training run; the same job is always the same run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     dataset: str
     """Path or URL of a dataset."""

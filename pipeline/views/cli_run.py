@@ -48,11 +48,25 @@ def train(
         "weights_hash": result.weights_hash,
         "was_complete": was_complete,
     }
-    text = table({key: value for key, value in values.items() if key != "was_complete"})
+    text = _describe(result)
     if result.interrupted:
         text = f"interrupted after {result.num_steps} steps; the same command resumes\n{text}"
         return Output(values, text, EXIT_INTERRUPTED)
     return Output(values, f"was complete, nothing was done again\n{text}" if was_complete else text)
+
+
+def _describe(result: Any) -> str:
+    """Return a training result for people: its numbers, and what to do with the run."""
+    loss = result.final_metrics.get("total_loss")
+    rows: dict[str, Any] = {"num_steps": result.num_steps, "run": str(result.run)}
+    rows |= {} if loss is None else {"loss": loss}
+    if result.evaluation is not None:
+        error = result.evaluation["return_standard_error"]
+        mean = f"{result.evaluation['return_mean']:.6g}" + ("" if error is None else f" ± {error:.3g}")
+        rows["return"] = f"{mean} over {result.evaluation['num_episodes']} episodes"
+    rows["weights_hash"] = result.weights_hash
+    rows["report"] = f"dask-rl report {result.run}"
+    return table(rows)
 
 
 def evaluate(

@@ -29,7 +29,7 @@ EVALUATION_SEED = 10_000
 class DemoConfig(BaseModel):
     """Sizes of the demo; the defaults take about a minute on two cores."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     num_episodes: int = Field(100, ge=1)
     """Episodes to collect, of 200 steps each."""

@@ -17,7 +17,7 @@ Space = spaces.Space[Any]
 class ImportOptions(BaseModel):
     """What the user knows about a source that its files do not say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     max_episode_steps: int | None = Field(default=None, ge=1)
     """Time limit in steps: a termination after exactly this many steps is taken as a truncation."""
