@@ -86,7 +86,7 @@ def test_training_again_says_that_nothing_was_done_and_eval_says_of_which_step(d
     assert run(["train", str(job)]) == 0
     assert "was complete" not in capsys.readouterr().out
     assert run(["train", str(job)]) == 0
-    assert capsys.readouterr().out.startswith("was complete, nothing was done again\nnum_steps      3\n")
+    assert capsys.readouterr().out.startswith("was complete, nothing was done again\nnum_steps     3\n")
     assert run(["train", str(job), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["was_complete"] is True
     assert run(["eval", str(tmp_path / "run"), "--environment", "Pendulum-v1", "--episodes", "1", "--json"]) == 0
