@@ -17,9 +17,10 @@ from .algorithms.registry import parse_algorithm
 from .batch import Batch, MultiBatch, as_multi_batch
 from .config import LearnerGroupConfig
 from .group_state import GroupState
+from .handles import LocalHandle
 from .iterator import BatchSource, Iterables
 from .learner import Learner
-from .manager import ActorManager, LocalHandle, start_actors, values
+from .manager import ActorManager, start_actors, values
 from .metrics import Result
 from .module import MultiRLModuleSpec, RLModuleSpec
 from .request import UpdateRequest
@@ -278,8 +279,6 @@ class LearnerGroup(GroupState):
             group.shutdown()
             raise
         return group
-
-    # -- the end -------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
         """Close learners and owned workers; nothing stays behind. May be called again."""

@@ -3,20 +3,14 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from distributed import CancelledError, Client, KilledWorker
 
-from dask_rl.storage.errors import (
-    ConfigError,
-    LearnerError,
-    LearnerLostError,
-    WaitTimeoutError,
-    explain,
-)
+from dask_rl.storage.errors import ConfigError, LearnerError, LearnerLostError, WaitTimeoutError, explain
 
-from .actor import LearnerActor, Outcome, pack, unpack
 from .collective import LOST_CONNECTION, SILENT_PEERS
+from .handles import ActorHandle, DaskHandle, PendingCall
 
 
 @dataclass(frozen=True)
@@ -37,88 +31,6 @@ class CallResult:
         if self.error is not None:
             raise self.error
         return self.value
-
-
-class PendingCall(Protocol):
-    """A call under way."""
-
-    def result(self, timeout: float) -> Outcome:
-        """Return its outcome; raise TimeoutError after `timeout` seconds."""
-        ...
-
-
-class ActorHandle(Protocol):
-    """An actor, here or in a worker."""
-
-    def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
-        """Pack a call; the result starts it."""
-        ...
-
-    def release(self) -> None:
-        """Let the actor go."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Done:
-    outcome: Outcome
-
-    def result(self, timeout: float) -> Outcome:
-        return self.outcome
-
-
-@dataclass(frozen=True)
-class _Packed:
-    future: Any
-
-    def result(self, timeout: float) -> Outcome:
-        outcome: Outcome = unpack(self.future.result(timeout))
-        return outcome
-
-
-class LocalHandle:
-    """An actor in this process; calls are made at once."""
-
-    def __init__(self, actor: LearnerActor) -> None:
-        self._actor = actor
-
-    def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
-        """Return what makes the call."""
-        return lambda: _Done(getattr(self._actor, method)(*args))
-
-    def release(self) -> None:
-        """Do nothing: the actor goes with its handle."""
-
-
-class DaskHandle:
-    """An actor on a Dask worker. Holds the creating future: an actor without one may vanish."""
-
-    def __init__(self, client: Client, address: str, arguments: Sequence[Any], resources: dict[str, float]) -> None:
-        self.address = address
-        self._future: Any = client.submit(
-            LearnerActor,
-            *arguments,
-            actor=True,
-            pure=False,
-            workers=[address],
-            allow_other_workers=False,
-            resources=resources or None,
-        )
-        self._actor: Any = None
-
-    def start(self, timeout: float) -> None:
-        """Wait until the actor is constructed."""
-        self._actor = self._future.result(timeout=timeout)
-
-    def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
-        """Pack the call; the result starts it on the worker."""
-        packed = pack(args)
-        return lambda: _Packed(self._actor.call(method, packed))
-
-    def release(self) -> None:
-        """Drop proxy and future; the worker frees the actor."""
-        self._actor = None
-        self._future.release()
 
 
 class ActorManager:
@@ -238,6 +150,7 @@ def start_actors(
         ConfigError: too few workers, or too few with GPUs.
         WaitTimeoutError: an actor is not there in time.
         LearnerError: a worker cannot construct it.
+        LearnerLostError: a worker died meanwhile.
     """
     addresses = _choose_workers(client, len(arguments), num_gpus, workers_timeout)
     resources = {"GPU": num_gpus} if num_gpus else {}
@@ -260,6 +173,9 @@ def _await_start(actor_id: int, handle: DaskHandle, deadline: float, timeout: fl
     except TimeoutError:
         fix = "look at the worker's log, or raise learners.startup_timeout_seconds"
         raise WaitTimeoutError(explain(where, got=f"no actor in {timeout:g} s", fix=fix)) from None
+    except LearnerLostError as error:
+        fix = "look at the worker's log and memory, then run the same job again"
+        raise LearnerLostError(explain(where, got=f"a lost worker process ({error})", fix=fix)) from None
     except (KilledWorker, CancelledError, ImportError, OSError, RuntimeError) as error:
         got = " ".join(f"{type(error).__name__}: {error}".split())
         fix = "install the same packages on the workers and the scheduler as here, and give the workers enough memory"

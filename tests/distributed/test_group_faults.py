@@ -1,5 +1,7 @@
 """What a learner group does with what goes wrong around it, and that nothing stays behind."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from dask_rl.learners.algorithms import registry
 from dask_rl.learners.algorithms.bc import BC, BCConfig
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.group import LearnerGroup
-from dask_rl.learners.manager import DaskHandle
+from dask_rl.learners.handles import DaskHandle
 from dask_rl.learners.module import RLModuleSpec
 from dask_rl.storage.checkpoint import save_checkpoint
 from dask_rl.storage.errors import CheckpointError, ConfigError, LearnerError, LearnerLostError
@@ -114,6 +116,14 @@ def test_an_actor_that_cannot_be_constructed_is_one_line_and_lets_the_others_go(
     with pytest.raises(LearnerError, match="starting: got RuntimeError: Error during deserialization; install"):
         LearnerGroup(make_config(2), module_spec=SPEC, client=cluster_client)
     assert len(released) == 2
+
+
+def test_a_worker_that_is_gone_before_its_learner_starts_is_missed_soon(cluster_client, monkeypatch):
+    monkeypatch.setattr("dask_rl.learners.manager._choose_workers", lambda *args: ["tcp://127.0.0.1:9"])
+    began = time.monotonic()
+    with pytest.raises(LearnerLostError, match=r"learner 0 at tcp://127.0.0.1:9, starting: got a lost worker process"):
+        LearnerGroup(make_config(1), module_spec=SPEC, client=cluster_client)
+    assert time.monotonic() - began < 30
 
 
 def test_workers_of_its_own_neither_pause_nor_spill_and_are_closed(monkeypatch):
