@@ -18,7 +18,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from dask_rl.learners.config import Seconds
-from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
+from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError, explain
 
 _HOST = "127.0.0.1"
 _PRELOAD = "dask_rl.pipeline.runs.worker_preload"
@@ -71,7 +71,7 @@ class ClusterConfig(BaseModel):
     """A worker that is silent for so long is given up for dead and replaced (local, cuda)."""
     startup_timeout_seconds: Seconds = 60
     """Bound on reaching the scheduler and on the wait for enough workers."""
-    log_level: Literal["debug", "info", "warning", "error", "critical"] = "error"
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = "critical"
     """Least severe of Dask's log lines that reach the terminal (local, cuda)."""
 
     @field_validator("memory_per_worker")
@@ -117,7 +117,7 @@ def open_cluster(config: ClusterConfig, *, num_workers: int = 1) -> Iterator[Cli
 
     Raises:
         ConfigError: fewer workers than learners, a port in use, no scheduler at the address.
-        WaitTimeoutError: workers that were started here did not come up.
+        WaitTimeoutError, DaskRLError: workers that were started here did not come up.
     """
     if config.kind == "in_process":
         yield None
@@ -198,8 +198,12 @@ def _start_cluster(config: ClusterConfig, num_needed: int) -> AbstractContextMan
         if config.memory_per_worker == "auto":
             del options["memory_limit"]  # LocalCluster's own "auto" divides by workers, not by cores
     ttl = {"distributed.scheduler.worker-ttl": f"{config.worker_ttl_seconds}s"}
-    with dask.config.set(_LEARNER_WORKERS | ttl), _interrupts_held(), _environment_kept():
-        cluster: AbstractContextManager[Any] = cluster_class(**options)
+    try:
+        with dask.config.set(_LEARNER_WORKERS | ttl), _interrupts_held(), _environment_kept():
+            cluster: AbstractContextManager[Any] = cluster_class(**options)
+    except (OSError, RuntimeError) as error:  # a worker died while it started
+        fix = "look at the memory of this machine, then run the same command again"
+        raise DaskRLError(explain(f"{config.kind} cluster", got=f"no start ({_first_line(error)})", fix=fix)) from None
     return cluster
 
 
@@ -220,11 +224,10 @@ def _cuda_cluster_class() -> Any:
 def _connect(config: ClusterConfig) -> Client:
     if config.scheduler_file is not None:
         _check_scheduler_file(Path(config.scheduler_file))
-    place = {"address": config.address} if config.address else {"scheduler_file": config.scheduler_file}
+    asked = config.address or config.scheduler_file
     try:
-        return Client(**place, timeout=config.startup_timeout_seconds)
+        return Client(**{config.kind: asked}, timeout=config.startup_timeout_seconds)
     except (OSError, ValueError) as error:
-        asked = config.address or config.scheduler_file
         message = explain(
             f"cluster.{config.kind}",
             got=f"{asked}, where no scheduler answers ({_first_line(error)})",

@@ -12,7 +12,7 @@ import pytest
 from worker_code import Counter
 
 from dask_rl.pipeline.runs.cluster import ClusterConfig, KeepLearners, open_cluster, open_workers, wait_for_workers
-from dask_rl.storage.errors import ConfigError, WaitTimeoutError
+from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError
 
 DRIVER = """
 import os, signal, sys
@@ -177,6 +177,14 @@ def test_a_scheduler_that_is_not_there_is_one_line(settings, words):
         pass
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_worker_that_dies_while_it_starts_is_one_line_and_leaves_nothing(monkeypatch):
+    monkeypatch.setattr("dask_rl.pipeline.runs.cluster._PRELOAD", "dying_preload")
+    with pytest.raises(DaskRLError, match="local cluster: got no start") as caught, open_workers(1):
+        pass
+    assert len(str(caught.value).splitlines()) == 1
+    assert not [child for child in psutil.Process().children(recursive=True) if "spawn_main" in child.cmdline()[-2]]
 
 
 def test_cuda_without_dask_cuda_says_what_to_install(monkeypatch):
