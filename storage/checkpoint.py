@@ -51,7 +51,7 @@ class CheckpointStore:
         """
         if step < 0:
             raise CheckpointError(explain("step", got=step, allowed="at least 0", fix="count steps from 0"))
-        for leftover in self.directory.glob(".step-*.tmp"):  # of a killed process
+        for leftover in self._leftovers():
             shutil.rmtree(leftover, ignore_errors=True)
         known_score = float(score) if score is not None and math.isfinite(score) else None
         path = save_checkpoint(
@@ -103,7 +103,18 @@ class CheckpointStore:
         chosen = self.latest() if path is None else Path(path)
         if chosen is None:
             raise CheckpointError(explain(str(self.directory), got="no checkpoint", fix="save one first"))
-        return load_checkpoint(chosen)
+        try:
+            return load_checkpoint(chosen)
+        except CheckpointError as error:
+            if path is not None:
+                raise
+            got, fix = str(error).rstrip("."), f"remove {chosen} to go on from the one before it, or from the start"
+            raise CheckpointError(explain("latest checkpoint", got=got, fix=fix)) from None
+
+    def _leftovers(self) -> list[Path]:
+        """Return what a killed process left: checkpoints half written, and half removed."""
+        steps = [path for path in self.directory.glob("step-*") if _STEP_NAME.fullmatch(path.name)]
+        return [*self.directory.glob(".step-*.tmp"), *(path for path in steps if not (path / METADATA_FILE).exists())]
 
     def _prune(self, protected: str) -> None:
         known = list(self.checkpoints().values())

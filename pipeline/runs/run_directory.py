@@ -125,8 +125,9 @@ class RunDirectory:
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             row = json.loads(line)
-            version, _, _ = row["version"], row["step"], row["kind"]
-        except (ValueError, KeyError, TypeError):
+            fits = isinstance(row["step"], int) and isinstance(row["kind"], str)
+            version = row["version"] if fits else None
+        except (ValueError, KeyError, TypeError, RecursionError):
             version = None
         if version != METRICS_VERSION:
             raise RunStateError(
@@ -138,6 +139,11 @@ class RunDirectory:
                 )
             )
         return dict(row)
+
+
+def damaged(path: Path, reason: str, fix: str = "restore it from a copy, or choose another directory") -> RunStateError:
+    """Return the error for a file of a run that is not as it was written."""
+    return RunStateError(explain(str(path), got=reason, allowed="what the run wrote there", fix=fix))
 
 
 def write_atomic(path: Path, text: str) -> None:

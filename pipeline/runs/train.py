@@ -3,11 +3,12 @@
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from distributed import Client
+from pydantic import TypeAdapter, ValidationError
 
 from dask_rl.learners.batch import DEFAULT_MODULE_ID
 from dask_rl.learners.config import LearnerGroupConfig
@@ -21,7 +22,7 @@ from .environments import check_environment
 from .evaluate import evaluate
 from .job import TrainJob, job_differences, load_job
 from .progress import Progress, no_progress
-from .run_directory import RunDirectory, write_atomic
+from .run_directory import RunDirectory, damaged, write_atomic
 from .stop_request import StopRequest
 from .trained_policy import build_policy, hash_weights
 from .training_data import TrainingData, open_training_data
@@ -112,8 +113,12 @@ def _finished(run: RunDirectory, job: TrainJob) -> TrainResult | None:
     if not run.is_complete:
         return None
     _refuse_changes(run, job)
-    saved = json.loads(run.result_file.read_text(encoding="utf-8"))
-    return TrainResult(**{**saved, "run": run.path})
+    try:
+        saved = TypeAdapter(TrainResult).validate_json(run.result_file.read_bytes())
+    except ValidationError:
+        fix = "delete it and run the same command again: it goes on from the last checkpoint"
+        raise damaged(run.result_file, "something else", fix) from None
+    return replace(saved, run=run.path)
 
 
 def _resolve(run: RunDirectory, job: TrainJob) -> TrainJob:
@@ -121,11 +126,11 @@ def _resolve(run: RunDirectory, job: TrainJob) -> TrainJob:
     if CheckpointStore(run.checkpoints).latest() is None:
         return job.model_copy(update={"learners": job.learners.resolved(job.num_steps)})
     _refuse_changes(run, job)
-    return load_job(run.path / "resolved.yaml")
+    return _load_own(run.path / "resolved.yaml")
 
 
 def _refuse_changes(run: RunDirectory, job: TrainJob) -> None:
-    differences = job_differences(load_job(run.job_file), job)
+    differences = job_differences(_load_own(run.job_file), job)
     if differences:
         raise ConfigError(
             explain(
@@ -135,6 +140,14 @@ def _refuse_changes(run: RunDirectory, job: TrainJob) -> None:
                 fix="undo them, or choose another directory for run",
             )
         )
+
+
+def _load_own(file: Path) -> TrainJob:
+    """Read a job that the run wrote itself: what is wrong with it is not the user's to correct."""
+    try:
+        return load_job(file)
+    except ConfigError as error:
+        raise damaged(file, str(error).splitlines()[0].rstrip(".")) from None
 
 
 def _refuse_overtaken(run: RunDirectory, job: TrainJob, resolved: TrainJob) -> None:

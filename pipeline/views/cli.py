@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 
 import dask_rl
-from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError
+from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError, explain
 
 from .cli_command import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from .cli_data import data
@@ -64,7 +64,12 @@ def run(arguments: Sequence[str]) -> int:
         lines = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors()]
         return _fail(lines, EXIT_USAGE)
     except OSError as error:
-        return _fail([" ".join(str(error).split())], EXIT_FAILED)
+        got = " ".join((error.strerror or str(error)).split())
+        fix = "mend that, then run the same command again"
+        return _fail([explain(str(error.filename or "file system"), got=got, fix=fix)], EXIT_FAILED)
+    except Exception as error:  # the boundary to the user: no traceback unless it was asked for
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        return _fail([f"{what}. Run it again with --debug to see where, and report it."], EXIT_FAILED)
 
 
 def _invoke(arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic
+from dask_rl.pipeline.runs.run_directory import RunDirectory, damaged, write_atomic
 
 from .cli_command import as_text
 
@@ -36,7 +36,7 @@ def write_report(run: RunDirectory) -> Path:
     """
     run.require()
     rows = run.rows()
-    job = yaml.safe_load(run.job_file.read_text(encoding="utf-8"))
+    job = _read_job(run.job_file)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["as_text"] = as_text
     page = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
@@ -50,6 +50,17 @@ def write_report(run: RunDirectory) -> Path:
     )
     write_atomic(run.report_file, page)
     return run.report_file
+
+
+def _read_job(file: Path) -> Row:
+    """Return the job as it was written, by whatever version of dask-rl."""
+    try:
+        job = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        job = None
+    if not isinstance(job, dict):
+        raise damaged(file, "no job")
+    return job
 
 
 def _summary(rows: Sequence[Row], job: Row) -> list[tuple[str, str]]:

@@ -180,6 +180,17 @@ def test_a_run_that_went_back_keeps_what_it_saves_last(tmp_path: Path) -> None:
     assert path.is_dir()
 
 
+def test_what_a_killed_process_left_half_removed_neither_blocks_nor_stays(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=3)
+    for step in (1, 2, 3):
+        store.save(step, {"step": step}, {})
+    for step in (1, 3):
+        (store.checkpoints()[step] / "metadata.json").unlink()
+    store.save(3, {"step": 33}, {})
+    assert store.load()[0] == {"step": 33}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-000000000002", "step-000000000003"]
+
+
 def test_store_survives_a_lost_latest_and_a_damaged_old_checkpoint(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep_last=3)
     for step in (1, 2):

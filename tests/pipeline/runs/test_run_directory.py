@@ -69,7 +69,16 @@ def test_cutting_drops_later_rows_and_a_torn_last_line(run):
     assert [row["step"] for row in run.rows()] == [10, 20, 25]
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[1]", json.dumps({"version": 2, "step": 1, "kind": "train"})])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "[1]",
+        "[" * 10_000,
+        *(json.dumps({"version": 1, "step": 1, "kind": "train"} | wrong) for wrong in ({"version": 2}, {"step": "1"})),
+    ],
+    ids=range(5),
+)
 def test_a_line_that_is_no_row_is_named(run, line):
     run.append("train", 1, {})
     with run.metrics_file.open("a") as file:

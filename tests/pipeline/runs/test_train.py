@@ -12,7 +12,7 @@ from dask_rl.pipeline.runs.evaluate import EvaluationResult
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.train import train
-from dask_rl.storage.errors import ConfigError
+from dask_rl.storage.errors import CheckpointError, ConfigError, RunStateError
 
 
 @pytest.fixture
@@ -71,6 +71,33 @@ def test_a_start_that_was_overtaken_by_another_job_changes_nothing(make_job, mon
     with pytest.raises(ConfigError, match="seed: 1 → 0"):
         train(make_job(seed=0))
     assert train(make_job(seed=1)).num_steps == 6
+
+
+@pytest.mark.parametrize("name", ["result.json", "job.yaml", "resolved.yaml"])
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1", b"\x8a\x00"])
+def test_a_damaged_file_of_a_run_is_named_with_a_remedy(make_job, name, damage):
+    done = train(make_job())
+    if name != "result.json":
+        (done.run / "result.json").unlink()
+    (done.run / name).write_bytes(damage)
+    with pytest.raises(RunStateError, match=rf"{name}: got .*; allowed: what the run wrote there; ") as caught:
+        train(make_job())
+    assert len(str(caught.value).splitlines()) == 1
+    if name == "result.json":
+        (done.run / name).unlink()
+        assert train(make_job()) == done
+
+
+def test_a_damaged_checkpoint_is_removed_and_the_run_goes_on_from_the_one_before(make_job):
+    job = make_job(checkpoint={"every_steps": 3})
+    done = train(job)
+    (done.run / "result.json").unlink()
+    latest = done.run / "checkpoints" / "step-000000000006"
+    (latest / "state/learner/counters.json").write_bytes(b"{")
+    with pytest.raises(CheckpointError, match=rf"latest checkpoint: got {latest}.*; remove {latest} to go on"):
+        train(job)
+    (latest / "metadata.json").unlink()  # a removal that was killed half-way
+    assert train(job).weights_hash == done.weights_hash
 
 
 def test_a_complete_run_may_be_asked_for_while_another_process_asks_too(make_job):

@@ -206,6 +206,26 @@ def test_a_remote_traceback_is_kept_for_debug(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: learner 1: ValueError: boom\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (TypeError("a\nb"), "TypeError: a b. Run it again with --debug to see where, and report it."),
+        (OSError(28, "No space left on device"), "file system: got No space left on device; mend that, then run the"),
+        (PermissionError(13, "Permission denied", "/x/y"), "/x/y: got Permission denied; mend that, then run the same"),
+    ],
+)
+def test_what_nobody_foresaw_is_one_line_too(monkeypatch, capsys, error, line):
+    def fail(run):
+        raise error
+
+    monkeypatch.setattr("dask_rl.pipeline.views.report.write_report", fail)
+    assert run(["report", "x"]) == 1
+    (shown,) = capsys.readouterr().err.splitlines()
+    assert shown.startswith(f"error: {line}")
+    with pytest.raises(type(error)):
+        run(["report", "x", "--debug"])
+
+
 def test_report_writes_the_page_and_says_where(tmp_path, capsys):
     directory = RunDirectory(tmp_path / "run")
     with directory.locked():

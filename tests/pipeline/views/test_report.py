@@ -127,6 +127,13 @@ def test_a_policy_whose_returns_are_not_finite_has_a_report_too(run):
     assert "normalised score" not in text
 
 
+@pytest.mark.parametrize("damage", [b"", b"[1", b"\x8a\x00"])
+def test_a_damaged_job_is_refused(run, damage):
+    run.job_file.write_bytes(damage)
+    with pytest.raises(RunStateError, match=r"job\.yaml: got no job; allowed: what the run wrote there; restore it"):
+        write_report(run)
+
+
 def test_a_directory_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunStateError, match=r"holds no job\.yaml"):
         write_report(RunDirectory(tmp_path))
