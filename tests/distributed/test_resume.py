@@ -121,14 +121,10 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_line_and_the_same_command
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "num_learners"), [(signal.SIGTERM, 0), (signal.SIGINT, 2)])
+@pytest.mark.parametrize(("number", "num_learners"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
 def test_a_stop_signal_checkpoints_and_exits_3(tmp_path, continuous_dataset, undisturbed_hash, number, num_learners):
     job = write_job(tmp_path / "stopped", continuous_dataset, num_learners)
     process = start_and_wait_for_checkpoint(job, 100)
-    if num_learners == 0:
-        second = subprocess.run(command(job), capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
-        assert second.returncode == 2, second.stderr
-        assert f"pid {process.pid}" in second.stderr
     os.killpg(process.pid, number)
     stdout, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 3, stderr
@@ -142,10 +138,22 @@ def test_a_changed_job_is_refused_and_a_complete_one_does_nothing(tmp_path, cont
     job = write_job(tmp_path, continuous_dataset, 0, num_steps=40)
     first = run_to_end(job)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert run_to_end(job) == first
+    assert run_to_end(job) == first | {"was_complete": True}
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()}
     changed = subprocess.run(
         [*command(job), "--set", "seed=1"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
     )
     assert changed.returncode == 2
     assert "seed: 0 → 1" in changed.stderr
+
+
+def test_a_second_job_on_a_live_run_is_refused_and_disturbs_nothing(tmp_path, continuous_dataset):
+    job = write_job(tmp_path, continuous_dataset, 0, num_steps=1_000_000)
+    process = start_and_wait_for_checkpoint(job, 50)
+    second = subprocess.run(command(job), capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    assert second.returncode == 2, second.stderr
+    assert f"pid {process.pid}" in second.stderr
+    os.killpg(process.pid, signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 3, stderr
+    assert json.loads(stdout)["num_steps"] >= 50

@@ -47,7 +47,7 @@ NONSENSE = [
     {"type": "Discrete"},
     {"type": "Box", "dtype": "uint8", "shape": [1], "low": [-1], "high": [300]},
     {"type": "Box", "dtype": "float32", "shape": [2**40], "low": 0, "high": 1},
-    nested(950),
+    nested(5000),
 ]
 
 

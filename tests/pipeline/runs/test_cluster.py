@@ -181,10 +181,12 @@ def test_a_scheduler_that_is_not_there_is_one_line(settings, words):
 
 def test_a_worker_that_dies_while_it_starts_is_one_line_and_leaves_nothing(monkeypatch):
     monkeypatch.setattr("dask_rl.pipeline.runs.cluster._PRELOAD", "dying_preload")
+    before = set(psutil.Process().children(recursive=True))
     with pytest.raises(DaskRLError, match="local cluster: got no start") as caught, open_workers(1):
         pass
     assert len(str(caught.value).splitlines()) == 1
-    assert not [child for child in psutil.Process().children(recursive=True) if "spawn_main" in child.cmdline()[-2]]
+    new = set(psutil.Process().children(recursive=True)) - before
+    assert not [child for child in new if "spawn_main" in child.cmdline()[-2]]
 
 
 def test_cuda_without_dask_cuda_says_what_to_install(monkeypatch):
