@@ -2,10 +2,8 @@
 
 import json
 import logging
-import multiprocessing.resource_tracker
-import os
-import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -20,17 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from dask_rl.learners.config import Seconds
 from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError, explain
 
+from .spawning import environment_kept, failed_children_ended, interrupts_held
+
 _HOST = "127.0.0.1"
 _PRELOAD = "dask_rl.pipeline.runs.worker_preload"
-_SPAWN_ENVIRONMENT = (
-    "OMP_NUM_THREADS",
-    "OMP_WAIT_POLICY",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MALLOC_TRIM_THRESHOLD_",
-    "MALLOC_MMAP_THRESHOLD_",
-    "PYTHONHASHSEED",
-)
 _LEARNER_WORKERS = {
     "distributed.worker.multiprocessing-method": "spawn",
     # A paused worker runs actor methods but no tasks; spilled blocks come back slowly.
@@ -70,7 +61,7 @@ class ClusterConfig(BaseModel):
     worker_ttl_seconds: Seconds = 60
     """A worker that is silent for so long is given up for dead and replaced (local, cuda)."""
     startup_timeout_seconds: Seconds = 60
-    """Bound on reaching the scheduler and on the wait for enough workers."""
+    """Bound on reaching the scheduler, on the start of a worker and on the wait for enough of them."""
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "critical"
     """Least severe of Dask's log lines that reach the terminal (local, cuda)."""
 
@@ -188,6 +179,7 @@ def _start_cluster(config: ClusterConfig, num_needed: int) -> AbstractContextMan
         "silence_logs": getattr(logging, config.log_level.upper()),
         "memory_limit": config.memory_per_worker,
         "preload": [_PRELOAD],
+        "death_timeout": config.startup_timeout_seconds,
     }
     cluster_class = LocalCluster
     if config.kind == "cuda":
@@ -198,12 +190,19 @@ def _start_cluster(config: ClusterConfig, num_needed: int) -> AbstractContextMan
         if config.memory_per_worker == "auto":
             del options["memory_limit"]  # LocalCluster's own "auto" divides by workers, not by cores
     ttl = {"distributed.scheduler.worker-ttl": f"{config.worker_ttl_seconds}s"}
+    began = time.monotonic()
     try:
-        with dask.config.set(_LEARNER_WORKERS | ttl), _interrupts_held(), _environment_kept():
+        with (
+            dask.config.set(_LEARNER_WORKERS | ttl),
+            interrupts_held(),
+            environment_kept(),
+            failed_children_ended(),
+        ):
             cluster: AbstractContextManager[Any] = cluster_class(**options)
-    except (OSError, RuntimeError) as error:  # a worker died while it started
-        fix = "look at the memory of this machine, then run the same command again"
-        raise DaskRLError(explain(f"{config.kind} cluster", got=f"no start ({_first_line(error)})", fix=fix)) from None
+    except (AssertionError, OSError, RuntimeError) as error:  # Dask's words for a worker that died or hung
+        got = f"no start in {time.monotonic() - began:.0f} s ({_first_line(error)})"
+        fix = "look at the load and memory of this machine, then run the same command again"
+        raise DaskRLError(explain(f"{config.kind} cluster", got=got, fix=fix)) from None
     return cluster
 
 
@@ -266,35 +265,3 @@ def _check_port(port: int) -> None:
                 fix="set cluster.dashboard_port=0 or stop what listens there",
             )
             raise ConfigError(message) from None
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold SIGINT back in this thread, and for good in all threads and processes started inside.
-
-    The signal mask is inherited: neither the first workers nor those that a nanny starts later see a Ctrl-C
-    before they reach their preload. One that comes meanwhile is delivered to this thread at the end.
-    """
-    multiprocessing.resource_tracker.ensure_running()  # its own start would unblock the signal again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _environment_kept() -> Iterator[None]:
-    """Undo what nannies write into this process for their workers to inherit, such as one maths thread.
-
-    Learners set their number of threads themselves, at run time.
-    """
-    before = {name: os.environ.get(name) for name in _SPAWN_ENVIRONMENT}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -1,4 +1,4 @@
-"""A preload of Dask workers that ends each of them while it starts."""
+"""A preload of Dask workers that sends each of them, while it starts, the signal that TEST_SIGNAL names."""
 
 import os
 import signal
@@ -6,4 +6,4 @@ from typing import Any
 
 
 def dask_setup(worker: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.Signals[os.environ["TEST_SIGNAL"]])

@@ -179,10 +179,13 @@ def test_a_scheduler_that_is_not_there_is_one_line(settings, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_worker_that_dies_while_it_starts_is_one_line_and_leaves_nothing(monkeypatch):
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+def test_a_worker_that_dies_or_hangs_while_it_starts_is_one_line_and_leaves_nothing(monkeypatch, number):
+    monkeypatch.setenv("TEST_SIGNAL", number)
     monkeypatch.setattr("dask_rl.pipeline.runs.cluster._PRELOAD", "dying_preload")
+    config = ClusterConfig(startup_timeout_seconds=8)
     before = set(psutil.Process().children(recursive=True))
-    with pytest.raises(DaskRLError, match="local cluster: got no start") as caught, open_workers(1):
+    with pytest.raises(DaskRLError, match="local cluster: got no start") as caught, open_cluster(config):
         pass
     assert len(str(caught.value).splitlines()) == 1
     new = set(psutil.Process().children(recursive=True)) - before
