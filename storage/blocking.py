@@ -6,6 +6,7 @@ from .errors import ConfigError, explain
 from .schema import ArraySpec
 
 MAX_SHARD_BYTES = 128 << 20
+MAX_SHARD_ROWS = 1 << 26
 MAX_CHUNK_BYTES = 1 << 20
 MIN_CHUNK_ROWS = 16  # a chunk of many frames compresses across frames
 BLOCK_BYTES = 64 << 20
@@ -68,11 +69,16 @@ def check_shard_rows(shard_rows: int) -> int:
     """Return `shard_rows` if it is a power of two.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not, or too large for memory.
     """
     if shard_rows < 1 or shard_rows & (shard_rows - 1):
         nearest = next_power_of_two(max(shard_rows, 1))
         raise ConfigError(explain("shard_rows", got=shard_rows, allowed="a power of two", fix=f"use {nearest}"))
+    if shard_rows > MAX_SHARD_ROWS:
+        allowed = f"at most {MAX_SHARD_ROWS}"
+        raise ConfigError(
+            explain("shard_rows", got=shard_rows, allowed=allowed, fix="leave it out, to be chosen by size")
+        )
     return shard_rows
 
 

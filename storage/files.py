@@ -1,13 +1,22 @@
 """Durable files: written aside, flushed to the disk, and moved into place in one step."""
 
 import os
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .encoding import Bytes
+from .errors import ConfigError, explain
 
 _MAX_BUFFERS = 512  # the kernel takes at most 1024 a call
+
+
+def check_local(subject: str, path: str | os.PathLike[str]) -> None:
+    """Raise ConfigError where something to be written is named by a URL: it would become a directory of that name."""
+    if re.match(r"[a-z][a-z0-9+.-]+:/", os.fspath(path), re.IGNORECASE):
+        allowed, fix = "a path on this machine", "write it here, then copy it there"
+        raise ConfigError(explain(subject, got=f"the URL {os.fspath(path)}", allowed=allowed, fix=fix))
 
 
 def make_directory(path: Path) -> None:

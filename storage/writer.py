@@ -17,6 +17,7 @@ from .build import BuildDirectory, explained_write_errors
 from .dataset import OfflineDataset
 from .episode import Episode
 from .errors import ConfigError, DatasetError, InvalidDataError, SourceFormatError, explain
+from .files import check_local
 from .finalize import clear_all_but, collect_objects, write_meta_arrays, write_metadata
 from .manifest import Commit
 from .schema import (
@@ -74,6 +75,7 @@ class DatasetWriter:
         """Check the settings and take the place, before any work."""
         if self.shard_rows is not None:
             check_shard_rows(self.shard_rows)
+        check_local("dataset", self.path)
         check_space("observation_space", self.observation_space)
         check_space("action_space", self.action_space)
         self._attributes(num_steps=1, num_episodes=1)  # what is wrong with them is wrong now, not hours later

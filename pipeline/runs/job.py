@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
 from dask_rl.learners.algorithm import AlgorithmConfig
 from dask_rl.learners.algorithms.registry import algorithm_names, get_algorithm
 from dask_rl.learners.config import LearnersConfig, Seed
 from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.files import check_local
 
 from .cluster import ClusterConfig
 from .config_errors import validate
@@ -97,8 +98,16 @@ class TrainJob(BaseModel):
     """Rollouts in an environment; default: none."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """When to save."""
-    run: str
+    run: str = Field(min_length=1)
     """Directory of the run."""
+
+    @field_validator("run")
+    @classmethod
+    def _is_local(cls, value: str) -> str:
+        check_local("run", value)
+        if "\0" in value:
+            raise ValueError("a path without null bytes")
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TrainJob":

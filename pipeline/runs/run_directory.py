@@ -53,6 +53,11 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator["RunDirectory"]:
         """Create the directory where it is missing and hold it; a live run elsewhere raises RunStateError."""
+        if (self.path / "commit.json").exists():
+            fix = "choose another path for run"
+            raise RunStateError(
+                explain("run", got=f"{self.path}, a dataset", allowed="a directory of its own", fix=fix)
+            )
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:

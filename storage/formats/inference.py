@@ -40,7 +40,8 @@ class ColumnBounds:
             self.low, self.high = np.full(self.shape, np.inf), np.full(self.shape, -np.inf)
         if values.shape[1:] == self.shape:
             self.dtype = np.promote_types(self.dtype, values.dtype)
-            wide = values.astype(np.float64)
+            with np.errstate(invalid="ignore"):  # a signalling NaN: refused later, with its place
+                wide = values.astype(np.float64)
             finite = np.isfinite(wide)
             self.low = np.minimum(self.low, wide.min(axis=0, where=finite, initial=np.inf))
             self.high = np.maximum(self.high, wide.max(axis=0, where=finite, initial=-np.inf))

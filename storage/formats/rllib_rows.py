@@ -100,10 +100,12 @@ def _index(table: Table, keys: Sequence[str]) -> dict[_Key, list[_Run]]:
         _check_lengths(read, table.origin(part))
         columns = [column.reshape(-1) for column in read.values()]
         num_rows = len(columns[0])
+        if not num_rows:
+            continue
         changed = np.zeros(num_rows, dtype=bool)
         for column in columns:
             changed[1:] |= column[1:] != column[:-1]
-        starts = [0, *np.flatnonzero(changed).tolist()] if num_rows else []
+        starts = [0, *np.flatnonzero(changed).tolist()]
         for start, stop in zip(starts, [*starts[1:], num_rows], strict=True):
             key = tuple(column[start].item() for column in columns)
             index.setdefault(key, []).append(_Run(part, start, stop))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.errors import SourceFormatError
+from dask_rl.storage.errors import InvalidDataError, SourceFormatError
 from dask_rl.storage.formats import ImportOptions, import_dataset
 
 
@@ -57,6 +57,16 @@ def test_v2_discrete_actions_with_an_axis_of_one(tmp_path: Path) -> None:
         assert [int(e.rewards[0]) for e in dataset.episodes()] == list(range(11))
         assert dataset.episode(10).actions.tolist() == [0, 4, 1]
         assert dataset.episode(10).observations.dtype == np.uint8
+
+
+def test_a_signalling_nan_is_an_error_and_no_warning(tmp_path: Path) -> None:
+    source = write_v1(tmp_path / "a.h5", [0, 0, 1], [0, 0, 1])
+    with h5py.File(source, "a") as file:
+        bits = file["observations"][()]
+        bits.view(np.uint32)[1, 1] = 0x7F800001
+        file["observations"][...] = bits
+    with pytest.raises(InvalidDataError, match="step 1, observations: got nan"):
+        import_dataset(source, tmp_path / "d.zarr")
 
 
 def test_tuples_and_uneven_columns_are_refused(tmp_path: Path) -> None:

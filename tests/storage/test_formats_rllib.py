@@ -206,6 +206,7 @@ def test_tensor_columns_get_their_shape(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"actions": None}, "no column actions"),
+        ({name: pyarrow.array([], pyarrow.int64()) for name in make_rows({7: 1})}, "got no rows"),
         ({"obs": [[1.0, 2.0], [1.0], [1.0, 2.0], [1.0, 2.0]]}, "column 'obs': got rows of different lengths"),
         ({"actions": ["a", "b", "c", "d"]}, "column 'actions': got string"),
         ({"item": [b"x"] * 4}, "packed episodes in a column 'item'"),

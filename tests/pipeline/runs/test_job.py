@@ -85,6 +85,9 @@ def test_the_cluster_follows_the_learners_where_none_is_named(learners, kind):
         ("num_steps", ["--set: got 'num_steps'", "key=value"]),
         ("num_steps.a=3", ["--set num_steps.a=3: got num_steps=1000", "mapping"]),
         ("run={", ["--set run", "YAML"]),
+        ("run=''", ["run: got ''", "at least 1 character"]),
+        ("run=s3://bucket/run", ["run: got the URL s3://bucket/run", "a path on this machine"]),
+        ('run="a\\0b"', ["run: got 'a\\x00b'", "without null bytes"]),
     ],
 )
 def test_each_mistake_is_one_line_with_what_is_allowed(override, parts):

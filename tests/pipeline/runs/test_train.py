@@ -88,6 +88,13 @@ def test_a_damaged_file_of_a_run_is_named_with_a_remedy(make_job, name, damage):
         assert train(make_job()) == done
 
 
+def test_a_run_is_not_begun_inside_a_dataset(make_job, feed_dataset):
+    before = sorted(path.name for path in feed_dataset.iterdir())
+    with pytest.raises(RunStateError, match="a dataset; allowed: a directory of its own"):
+        train(make_job(run=str(feed_dataset)))
+    assert sorted(path.name for path in feed_dataset.iterdir()) == before
+
+
 def test_a_damaged_checkpoint_is_removed_and_the_run_goes_on_from_the_one_before(make_job):
     job = make_job(checkpoint={"every_steps": 3})
     done = train(job)
