@@ -149,7 +149,12 @@ class LearnerActor:
 
     def close(self) -> Outcome:
         """Close the iterators and leave the group."""
-        return self._guarded("closing", lambda: self._learner.close() if self._learner is not None else None)
+        return self._guarded("closing", self._close)
+
+    def _close(self) -> None:
+        self._store = None
+        if self._learner is not None:
+            self._learner.close()
 
     async def health(self) -> dict[str, Any]:
         """Return rank, state, step, last error and seconds spent in the present call."""

@@ -112,8 +112,9 @@ class ProcessGroup:
     ) -> None:
         self.rank, self.size = rank, size
         self._timeout = timedelta(seconds=timeout_seconds)
-        self._store = store.store if store is not None else _connect(rendezvous, rank, self._timeout)
-        prefixed = PrefixStore(str(rendezvous.generation), self._store)
+        own = store.store if store is not None else _connect(rendezvous, rank, self._timeout)
+        self._store: Store | None = own  # kept open until `close`
+        prefixed = PrefixStore(str(rendezvous.generation), own)
         try:
             self._group: Any = _TRANSPORTS[transport](prefixed, rank, size, self._timeout, _own_address(rendezvous))
             self.barrier()
@@ -147,6 +148,7 @@ class ProcessGroup:
     def close(self) -> None:
         """Close the connections; NCCL kernels that wait for a lost peer are aborted."""
         group, self._group = self._group, None
+        self._store = None  # its sockets and thread go now, not when this object is collected
         if group is not None and hasattr(group, "abort"):
             group.abort()
 

@@ -1,5 +1,6 @@
 """What a learner group does with what goes wrong around it, and that nothing stays behind."""
 
+import gc
 import time
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from distributed import Client, LocalCluster
 from gymnasium.spaces import Box
+from worker_code import open_files
 
 from dask_rl.learners.algorithms import registry
 from dask_rl.learners.algorithms.bc import BC, BCConfig
@@ -124,6 +126,19 @@ def test_a_worker_that_is_gone_before_its_learner_starts_is_missed_soon(cluster_
     with pytest.raises(LearnerLostError, match=r"learner 0 at tcp://127.0.0.1:9, starting: got a lost worker process"):
         LearnerGroup(make_config(1), module_spec=SPEC, client=cluster_client)
     assert time.monotonic() - began < 30
+
+
+def test_the_sockets_of_a_group_go_with_it_and_not_when_its_garbage_is_collected(cluster_client):
+    cluster_client.run(gc.disable)
+    try:
+        counts = []
+        for _ in range(4):
+            with LearnerGroup(make_config(2), module_spec=SPEC, client=cluster_client) as group:
+                group.update_from_batch(make_batch(4))
+            counts.append(max(cluster_client.run(open_files).values()))
+    finally:
+        cluster_client.run(gc.enable)
+    assert counts[-1] < counts[0] + 9  # a store that stays open holds nine
 
 
 def test_workers_of_its_own_neither_pause_nor_spill_and_are_closed(monkeypatch):

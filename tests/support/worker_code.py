@@ -3,6 +3,7 @@
 import functools
 from pathlib import Path
 
+import psutil
 import torch
 from distributed import get_worker
 
@@ -19,6 +20,10 @@ class Counter:
 
     def one(self) -> int:
         return 1
+
+
+def open_files() -> int:
+    return psutil.Process().num_fds()
 
 
 def read_steps(iterator: DatasetIterator, num_steps: int) -> list[Arrays]:
