@@ -181,12 +181,11 @@ class _Training:
         while self._step < self._job.num_steps and not request.requested:
             metrics = self._advance()
             self._show(display, metrics)
-            score = self._evaluate_if_due()
-            if score is not None:
-                self._score = score
+            if self._evaluation_is_due or _due(self._step, self._job.checkpoint.every_steps):
+                self._save(None)  # before the evaluation: whatever becomes of that, the steps are kept
+            if self._evaluation_is_due:
+                self._evaluate()
                 self._show(display, metrics)
-            if score is not None or _due(self._step, self._job.checkpoint.every_steps):
-                self._save(score)
         if self._saved_step != self._step:
             self._save(None)
         return self._result(interrupted=self._step < self._job.num_steps)
@@ -214,6 +213,8 @@ class _Training:
         self._step = self._saved_step = int(metadata["step"])
         self._run.cut_after(self._step)
         self._run.append("event", self._step, {"name": "resumed"})
+        if self._evaluation_is_due and metadata["score"] is None:
+            self._evaluate()
 
     def _advance(self) -> dict[str, Any]:
         """Take steps up to the next point of the curve, evaluation or checkpoint."""
@@ -228,15 +229,23 @@ class _Training:
         self._run.append("train", self._step, metrics | {"epoch": epoch})
         return metrics
 
-    def _evaluate_if_due(self) -> float | None:
+    @property
+    def _evaluation_is_due(self) -> bool:
         config = self._job.evaluation
-        if config is None or not (self._step == self._job.num_steps or _due(self._step, config.every_steps)):
-            return None
+        return config is not None and (self._step == self._job.num_steps or _due(self._step, config.every_steps))
+
+    def _evaluate(self) -> None:
+        """Evaluate and give the checkpoint of this step its score; a start that died in between evaluates again."""
+        config = self._job.evaluation
+        if config is None:
+            return
         weights = self._group.get_weights(inference_only=True)
         policy = build_policy(self._data.module_spec, self._job.algorithm, weights, self._data.normalize)
         result = evaluate(policy, config, ref_scores=self._data.ref_scores, client=self._client)
-        self._run.append("evaluation", self._step, result.summary())
-        return result.return_mean
+        if not any(row["step"] == self._step for row in self._run.rows("evaluation")):
+            self._run.append("evaluation", self._step, result.summary())
+        self._score = result.return_mean
+        self._save(self._score)
 
     def _save(self, score: float | None) -> None:
         metadata = self._group.get_metadata() | {

@@ -112,3 +112,28 @@ def test_a_complete_run_may_be_asked_for_while_another_process_asks_too(make_job
     with RunDirectory(done.run).locked():
         assert train(make_job()) == done
     assert json.loads(Path(done.run, "result.json").read_text())["weights_hash"] == done.weights_hash
+
+
+@pytest.mark.parametrize("every_steps", [None, 3])
+def test_an_evaluation_that_fails_loses_no_step_and_is_made_up_for(make_job, monkeypatch, every_steps):
+    calls = []
+
+    def fail_once(*_, **__):
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConfigError("the environment crashed")
+        return EvaluationResult("Pendulum-v1", (-1.0,), (1,), None)
+
+    monkeypatch.setattr(training, "check_environment", lambda *_: None)
+    monkeypatch.setattr(training, "evaluate", fail_once)
+    job = make_job(evaluation={"environment": "Pendulum-v1", "every_steps": every_steps})
+    with pytest.raises(ConfigError, match="crashed"):
+        train(job)
+    failed_at = every_steps or 6
+    assert (Path(job.run) / "checkpoints/latest").read_text().strip() == f"step-{failed_at:012d}"
+    result = train(job)
+    rows = RunDirectory(job.run).rows()
+    assert [row["step"] for row in rows if row["kind"] == "evaluation"] == ([3, 6] if every_steps else [6])
+    assert [row["step"] for row in rows if row["kind"] == "event"] == [failed_at]
+    assert result.evaluation["return_mean"] == -1.0
+    assert training.CheckpointStore(RunDirectory(job.run).checkpoints).best() is not None
