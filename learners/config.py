@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsA
 
 from .algorithm import AlgorithmConfig
 from .algorithms.registry import parse_algorithm
+from .batch import ModuleID
 
 Seconds = Annotated[float, Field(gt=0, le=1_000_000)]
 """A time limit; beyond eleven days the clocks of sockets overflow."""
@@ -46,6 +47,16 @@ class LearnersConfig(BaseModel):
     """Bound on one exchange of gradients."""
     data_timeout_seconds: Seconds = 120
     """Bound on waiting for one block of data."""
+    health_timeout_seconds: Seconds = 30
+    """A learner whose process answers no question for so long is given up and replaced."""
+    replacement_timeout_seconds: Seconds = 60
+    """Bound on the wait for a worker in place of a lost one."""
+    elastic: bool = False
+    """Go on with fewer learners where workers stay missing, and with more, up to num_learners, when workers come."""
+    max_restarts: int = Field(20, ge=0)
+    """Lost learners that are replaced within restart_window_seconds; one more ends the run."""
+    restart_window_seconds: Seconds = 600
+    """The time over which max_restarts counts."""
     update_timeout_seconds: Seconds = 3600
     """Bound on one update call on a learner, however many steps it makes."""
     on_nonfinite: Literal["skip", "raise"] = "skip"
@@ -80,16 +91,30 @@ def _as_algorithm(value: Any) -> Any:
     return parse_algorithm(value) if isinstance(value, dict) else value
 
 
+AnyAlgorithmConfig = Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_as_algorithm)]
+"""The config of any registered algorithm."""
+
+
 class LearnerGroupConfig(BaseModel):
     """Everything that makes a learner but its data and its spaces."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
-    algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_as_algorithm)]
+    algorithm: AnyAlgorithmConfig
     """The algorithm's settings, with its name."""
+    module_algorithms: dict[ModuleID, AnyAlgorithmConfig] = {}
+    """Settings of modules that differ, by module id; a complete algorithm each."""
+    modules_to_update: tuple[ModuleID, ...] | None = None
+    """The modules that updates train; None: all."""
+    episode_lookback_horizon: int = Field(0, ge=0)
+    """Steps before a cut that the later part of an episode keeps for context, when episodes are shared out."""
     learners: LearnersConfig = LearnersConfig()
     """Number, place and time limits of the learners."""
     seed: Seed = 0
     """Seed of initial weights and of all noise."""
     num_steps: int = Field(0, ge=0)
     """Planned length of the run in steps, for schedules that end with it; 0: open-ended."""
+
+    def algorithm_of(self, module_id: ModuleID) -> AlgorithmConfig:
+        """Return the settings that a module trains with."""
+        return self.module_algorithms.get(module_id, self.algorithm)

@@ -19,6 +19,8 @@ class BatchIterator(Protocol):
     """The data shards that make up each batch, in order; noise is keyed by them."""
     rows_per_shard: int
     """Rows that each data shard gives to each batch."""
+    is_aligned: bool
+    """Whether all learners' batches of a step hold the same modules, each with rows; else they agree on them."""
 
     def next_batch(self) -> Batch | MultiBatch:
         """Return the next batch. Its tensors are views of reused buffers, valid until the next call."""
@@ -54,6 +56,23 @@ class BatchSource(Protocol):
         """Open the iterator; waits for data at most `timeout_seconds` at a time."""
         ...
 
+    def continues(self, previous: "BatchSource") -> bool:
+        """Tell whether it is the same stream as `previous`, of other shards perhaps: it goes on at the same step."""
+        ...
+
+
+@runtime_checkable
+class SharedData(Protocol):
+    """Data that can be shared out anew among another number of learners; what an elastic group needs."""
+
+    def shares(self, num_learners: int) -> Sequence[BatchSource]:
+        """Return a source for each learner; together they give the same global batches for any number."""
+        ...
+
+    def rows_per_batch(self) -> int:
+        """Return the rows of a global batch, all modules together."""
+        ...
+
 
 class IterableSource:
     """A BatchSource over any re-iterable of batches: an exhausted one starts its next epoch."""
@@ -77,6 +96,10 @@ class IterableSource:
     def __hash__(self) -> int:
         return hash((self.key, self._version))
 
+    def continues(self, previous: BatchSource) -> bool:
+        """Tell whether it is the very same one."""
+        return self == previous
+
     def open(self, device: torch.device, timeout_seconds: float) -> "IterableIterator":
         """Open it; an iterable is never waited for."""
         return IterableIterator(self._batches, self.key)
@@ -87,6 +110,7 @@ class IterableIterator:
 
     shards: tuple[int, ...] = ()
     rows_per_shard = 0
+    is_aligned = False
 
     def __init__(self, batches: Iterable[Batch | MultiBatch], key: str) -> None:
         self.step = 0

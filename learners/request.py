@@ -25,8 +25,11 @@ class UpdateRequest:
     episodes: Sequence[Episode] | None = None
     num_iters: int = 1
     """Gradient steps to take from `source`."""
-    num_minibatches: int = 1
-    """Gradient steps to take from `batch` or `episodes`."""
+    num_minibatches: int | None = 1
+    """Gradient steps to take from `batch` or `episodes`; None: the learners agree on it, as the driver has not seen
+    the rows. It is then ceil(num_epochs · most rows of a module on a learner / minibatch_size)."""
+    num_epochs: int = 1
+    """Passes over the rows, where `num_minibatches` is None."""
     minibatch_size: int | None = None
     """Rows per module of a minibatch; None: all of them."""
     shuffle_seed: int | None = None
@@ -37,3 +40,21 @@ class UpdateRequest:
     """Whether the result carries the updated modules' inference-only weights."""
     timesteps: Mapping[str, Any] = field(default_factory=dict)
     """Counters of the caller, passed on to the hooks."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the caller, passed on to the hooks."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a learner stands: what its peers take over beside its tensors."""
+
+    step: int = 0
+    weights_seq_no: int = 0
+    """Number of the last request that was carried out to its end."""
+    num_skipped_steps: int = 0
+    open_request: int | None = None
+    """Number of a request that was begun and not finished."""
+    open_first_step: int = 0
+    """The step at which it began."""
+    iterator_steps: Mapping[str, int] = field(default_factory=dict)
+    """Steps completed from each iterator, by key."""

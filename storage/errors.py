@@ -9,7 +9,12 @@ DaskRLError
 ├── SourceFormatError    a foreign file that no importer can read
 ├── CheckpointError      a checkpoint that is missing, foreign or damaged
 ├── LearnerError         a learner failed; carries the remote traceback
-│   ├── LearnerLostError     its process is gone
+│   ├── LearnerLostError     its process is gone, or does not move any more
+│   │   ├── PeersLostError       what the others say then: a consequence, not the cause
+│   │   ├── GroupLostError       nobody is left who knows the state; a checkpoint takes over
+│   │   ├── WorkersMissingError  too few workers to go on; the learners that are left still hold the state
+│   │   └── RestartLimitError    learners were lost again and again
+│   ├── LearnerStoppedError  it was told to stop
 │   └── NonFiniteGradientError
 ├── WaitTimeoutError     a wait took too long; names what it waited for
 └── RunStateError        a run directory that is locked, complete or belongs to another job
@@ -56,6 +61,26 @@ class LearnerError(DaskRLError):
 
 class LearnerLostError(LearnerError):
     """The process of a learner is gone."""
+
+
+class PeersLostError(LearnerLostError):
+    """A learner's peers are gone or silent: a consequence of what befell one of them."""
+
+
+class GroupLostError(LearnerLostError):
+    """No learner is left that knows the state; the last checkpoint takes over."""
+
+
+class WorkersMissingError(LearnerLostError):
+    """No worker came in place of a lost one in time; the learners that are left still hold the state."""
+
+
+class RestartLimitError(LearnerLostError):
+    """Learners were lost more often than `learners.max_restarts` allows; the message names the last cause."""
+
+
+class LearnerStoppedError(LearnerError):
+    """A learner was told to stop between two steps."""
 
 
 class NonFiniteGradientError(LearnerError):

@@ -20,6 +20,8 @@ class DatasetIterator:
     The share of step k holds rows [k*b, (k+1)*b) of the stream of each owned shard, in ascending order.
     """
 
+    is_aligned = True
+
     def __init__(
         self,
         feed: Feed,

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import psutil
 import torch
 
+from dask_rl.learners.iterator import BatchSource
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, explain
 
@@ -48,6 +49,10 @@ class DatasetSource:
     def open(self, device: torch.device, timeout_seconds: float) -> DatasetIterator:
         """Open the dataset; in resident mode also load it."""
         return open_iterator(self, device, timeout_seconds)
+
+    def continues(self, previous: BatchSource) -> bool:
+        """Tell whether it is the same feed, whatever the shards."""
+        return isinstance(previous, DatasetSource) and replace(previous, shards=self.shards) == self
 
 
 @dataclass(frozen=True)

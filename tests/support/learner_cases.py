@@ -1,6 +1,6 @@
 """Spaces, batches and learners that tests of several files share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -101,11 +101,16 @@ class ShardedSource:
     rows_per_shard: int = 3
     key: str = "sharded"
 
+    def continues(self, previous: object) -> bool:
+        return isinstance(previous, ShardedSource) and replace(previous, shards=self.shards) == self
+
     def open(self, device: torch.device, timeout_seconds: float) -> "ShardedIterator":
         return ShardedIterator(self)
 
 
 class ShardedIterator:
+    is_aligned = True
+
     def __init__(self, source: ShardedSource) -> None:
         self.step = 0
         self.source, self.shards, self.rows_per_shard = source, source.shards, source.rows_per_shard
