@@ -13,11 +13,13 @@ import dask
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.security import Security
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from dask_rl.learners.config import Seconds
 from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError, explain
 
+from .security import SecurityConfig, open_security
 from .spawning import environment_kept, failed_children_ended, interrupts_held
 
 _HOST = "127.0.0.1"
@@ -64,6 +66,10 @@ class ClusterConfig(BaseModel):
     """Bound on reaching the scheduler, on the start of a worker and on the wait for enough of them."""
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "critical"
     """Least severe of Dask's log lines that reach the terminal (local, cuda)."""
+    security: SecurityConfig = None
+    """TLS between client, scheduler and workers. temporary: credentials for this one cluster (local, cuda; needs the
+    package cryptography); {ca_file, cert, key}: PEM files; default: as Dask is configured. Dashboards and the exchange
+    between learners are not encrypted."""
 
     @field_validator("memory_per_worker")
     @classmethod
@@ -81,6 +87,10 @@ class ClusterConfig(BaseModel):
         for name in ("address", "scheduler_file"):
             if (self.kind == name) != (getattr(self, name) is not None):
                 raise ValueError(f"{name} is for kind {name}, and that kind needs it")
+        if self.security is not None and self.kind == "in_process":
+            raise ValueError("security is for clusters, and kind in_process has none")
+        if self.security == "temporary" and self.kind not in ("local", "cuda"):
+            raise ValueError(f"security=temporary is for kinds local and cuda; kind {self.kind} needs the files")
         return self
 
 
@@ -113,12 +123,13 @@ def open_cluster(config: ClusterConfig, *, num_workers: int = 1) -> Iterator[Cli
     if config.kind == "in_process":
         yield None
         return
+    security = open_security(config.security)
     with ExitStack() as stack:
         if config.kind in ("local", "cuda"):
-            cluster = stack.enter_context(_start_cluster(config, num_workers))
+            cluster = stack.enter_context(_start_cluster(config, num_workers, security))
             client = stack.enter_context(Client(cluster, timeout=config.startup_timeout_seconds))
         else:
-            client = stack.enter_context(_connect(config))
+            client = stack.enter_context(_connect(config, security))
         client.register_plugin(KeepLearners())
         wait_for_workers(client, num_workers, config)
         yield client
@@ -160,7 +171,7 @@ def wait_for_workers(client: Client, num_workers: int, config: ClusterConfig) ->
         raise ConfigError(message) from None
 
 
-def _start_cluster(config: ClusterConfig, num_needed: int) -> AbstractContextManager[Any]:
+def _start_cluster(config: ClusterConfig, num_needed: int, security: Security | None) -> AbstractContextManager[Any]:
     num_workers = config.num_workers or num_needed
     if num_workers < num_needed:
         message = explain(
@@ -181,6 +192,8 @@ def _start_cluster(config: ClusterConfig, num_needed: int) -> AbstractContextMan
         "preload": [_PRELOAD],
         "death_timeout": config.startup_timeout_seconds,
     }
+    if security is not None:
+        options |= {"security": security, "protocol": "tls://"}
     cluster_class = LocalCluster
     if config.kind == "cuda":
         cluster_class = _cuda_cluster_class()
@@ -220,17 +233,17 @@ def _cuda_cluster_class() -> Any:
     return LocalCUDACluster
 
 
-def _connect(config: ClusterConfig) -> Client:
+def _connect(config: ClusterConfig, security: Security | None) -> Client:
     if config.scheduler_file is not None:
         _check_scheduler_file(Path(config.scheduler_file))
     asked = config.address or config.scheduler_file
     try:
-        return Client(**{config.kind: asked}, timeout=config.startup_timeout_seconds)
-    except (OSError, ValueError) as error:
+        return Client(**{config.kind: asked}, timeout=config.startup_timeout_seconds, security=security)
+    except (OSError, ValueError, RuntimeError, TypeError) as error:  # the last two: TLS on one side only
         message = explain(
             f"cluster.{config.kind}",
             got=f"{asked}, where no scheduler answers ({_first_line(error)})",
-            fix="start `dask scheduler`, or correct it",
+            fix="start `dask scheduler`, or correct it; where it uses TLS, set cluster.security",
         )
         raise ConfigError(message) from None
 
