@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from dask_rl.storage.errors import ConfigError, NonFiniteGradientError, explain
+from dask_rl.storage.errors import ConfigError, LearnerStoppedError, NonFiniteGradientError, explain
 
+from .activity import COMPUTING, IDLE, IN_COLLECTIVE, IN_HOOK, OPENING_DATA, WAITING_FOR_DATA
 from .algorithm import Phase
 from .batch import (
     OBSERVATION_FIELDS,
@@ -15,17 +16,20 @@ from .batch import (
     ModuleID,
     MultiBatch,
     as_multi_batch,
-    batch_from_episodes,
     check_batch,
     num_rows,
 )
+from .episodes import multi_batch_from_episodes
 from .flat import SegmentKey
 from .iterator import BatchIterator, BatchSource
 from .learner_stages import LearnerStages
 from .losses import num_valid_rows
-from .metrics import STATE_KEY, CallMetrics, Result
+from .metrics import STATE_KEY, CallMetrics, OpenCall, Result
 from .minibatch import cyclic_minibatches
 from .request import UpdateRequest
+
+NUM_KEPT_RESULTS = 8
+"""Results that a learner keeps for a driver that asks again: more than may be under way."""
 
 
 class Learner(LearnerStages):
@@ -36,29 +40,67 @@ class Learner(LearnerStages):
     """
 
     def run(self, request: UpdateRequest) -> Result:
-        """Carry out a request; the result has the metrics by module id and under "all_modules"."""
-        self.before_gradient_based_update(request.timesteps)
-        metrics = CallMetrics()
-        if request.source is not None:
-            self._run_iterator(request.source, request.num_iters, metrics)
-        else:
-            self._run_batch(request, metrics)
-        self.weights_seq_no = request.number
-        self.after_gradient_based_update(request.timesteps)
-        return self._result(metrics, request)
+        """Carry out a request; the result has the metrics by module id and under "all_modules".
+
+        A request that was carried out before gives the result that it gave then, or one without steps where its
+        outcome was taken over from another learner. One that was begun goes on where it stopped.
+
+        Raises:
+            LearnerStoppedError: `stop_requested` was set.
+        """
+        if request.number <= self.weights_seq_no:
+            return self._earlier_result(request)
+        metrics = self._begin(request)
+        try:
+            if request.source is not None:
+                self._run_iterator(request.source, request.num_iters, metrics)
+            else:
+                self._run_batch(request, metrics)
+            self.activity.enter(IN_HOOK)
+            self.after_gradient_based_update(request.timesteps, **request.kwargs)
+            return self._end(request, metrics)
+        finally:
+            self.activity.enter(IDLE)
+
+    def _begin(self, request: UpdateRequest) -> CallMetrics:
+        if self.open_request != request.number:
+            self.open_request, self.open_first_step = request.number, self.step
+            self._call = None
+        if self._call is None or self._call.number != request.number:
+            self._call = OpenCall(request.number)
+        if not self._call.is_announced:
+            self.activity.enter(IN_HOOK)
+            self.before_gradient_based_update(request.timesteps, **request.kwargs)
+            self._call.is_announced = True
+        return self._call.metrics
+
+    def _end(self, request: UpdateRequest, metrics: CallMetrics) -> Result:
+        self.weights_seq_no, self.open_request, self._call = request.number, None, None
+        result = self._results[request.number] = self._result(metrics, request)
+        for number in sorted(self._results)[:-NUM_KEPT_RESULTS]:
+            del self._results[number]
+        return result
+
+    def _earlier_result(self, request: UpdateRequest) -> Result:
+        if request.number in self._results:
+            return self._results[request.number]
+        # The others finished it while this learner failed in its last step: what it knows of it.
+        call = self._call if self._call is not None and self._call.number == request.number else None
+        return self._result(call.metrics if call is not None else CallMetrics(), request)
 
     def _open_iterator(self, source: BatchSource) -> BatchIterator:
         key = source.key
         if key in self.iterators and self._sources[key] != source:
             self.iterators.pop(key).close()
-            self.iterator_steps.pop(key, None)
+            if not source.continues(self._sources.pop(key)):
+                self.iterator_steps.pop(key, None)
         if key not in self.iterators:
+            self.activity.enter(OPENING_DATA)
             with ExitStack() as undo:
                 iterator = source.open(self.device, self.config.learners.data_timeout_seconds)
                 undo.callback(iterator.close)
                 if key in self._saved_iterators:
                     iterator.load_state_dict(dict(self._saved_iterators[key]))
-                    self.iterator_steps[key] = iterator.step
                 undo.pop_all()
             self._saved_iterators.pop(key, None)
             self.iterators[key], self._sources[key] = iterator, source
@@ -67,9 +109,11 @@ class Learner(LearnerStages):
     def _run_iterator(self, source: BatchSource, num_iters: int, metrics: CallMetrics) -> None:
         iterator = self._open_iterator(source)
         completed = self.iterator_steps.get(source.key, 0)
-        if iterator.step != completed:  # an earlier call failed between a batch and its step
+        if iterator.step != completed:  # a step was begun and not finished, here or elsewhere
             iterator.seek(completed)
-        for _ in range(num_iters):
+        for _ in range(self.step - self.open_first_step, num_iters):
+            self._check_stop()
+            self.activity.enter(WAITING_FOR_DATA)
             with metrics.timed("waiting"):
                 given = as_multi_batch(iterator.next_batch())
                 self._check_known(given)
@@ -79,25 +123,38 @@ class Learner(LearnerStages):
             self.iterator_steps[source.key] = iterator.step
 
     def _run_batch(self, request: UpdateRequest, metrics: CallMetrics) -> None:
+        self.activity.enter(OPENING_DATA)
         batches = request.batch
         if batches is None:
-            discount = self.config.algorithm.discount
-            batches = as_multi_batch(batch_from_episodes(request.episodes or (), self.dtype, discount))
+            episodes, config = request.episodes or (), self.config
+            batches = multi_batch_from_episodes(episodes, self.dtype, lambda id_: config.algorithm_of(id_).discount)
         self._check_known(batches)
         kept = {
             module_id: self._cast(batches[module_id])
             for module_id in sorted(batches)
             if module_id not in request.modules_to_skip
         }
+        count, done = request.num_minibatches or 0, self.step - self.open_first_step
         if not kept:
-            self.num_skipped_steps += request.num_minibatches
-            metrics.num_skipped_steps += request.num_minibatches
+            for _ in range(done, count):
+                self._skip_step(metrics)
             return
-        for minibatch in cyclic_minibatches(
-            kept, request.num_minibatches, request.minibatch_size, shuffle_seed=request.shuffle_seed
-        ):
+        size, seed = request.minibatch_size, request.shuffle_seed
+        for minibatch in cyclic_minibatches(kept, count, size, shuffle_seed=seed, start=done):
             with metrics.timed("computing"):
                 self._step(minibatch, (), 0, metrics)
+
+    def _skip_step(self, metrics: CallMetrics) -> None:
+        """Count a step in which no module learns."""
+        self.step += 1
+        self.num_skipped_steps += 1
+        metrics.num_steps += 1
+        metrics.num_skipped_steps += 1
+
+    def _check_stop(self) -> None:
+        if self.stop_requested:
+            fix = "let the learner join a group again to go on"
+            raise LearnerStoppedError(explain(f"learner at step {self.step}", got="a request to stop", fix=fix))
 
     def _check_known(self, batches: MultiBatch) -> None:
         unknown = [module_id for module_id in batches if module_id not in self.module]
@@ -119,6 +176,8 @@ class Learner(LearnerStages):
 
     def _step(self, batches: MultiBatch, shards: Sequence[int], rows_per_shard: int, metrics: CallMetrics) -> None:
         """One gradient step of every module in `batches`, phase by phase."""
+        self._check_stop()
+        self.activity.enter(COMPUTING)
         noise = {}
         for module_id, batch in batches.items():
             check_batch(batch, self.algorithms[module_id].required_fields)
@@ -132,10 +191,10 @@ class Learner(LearnerStages):
         for index in range(max(map(len, plans.values()))):
             phases = {module_id: plan[index] for module_id, plan in plans.items() if index < len(plan)}
             applied = applied and self._phase(index, phases, batches, noise, metrics)
-        if not self._is_warm:
+        if not self.is_warm:
             # The first step compiled its phases under the start-up timeout; from now on a silent peer is a lost one.
             self.collective.set_timeout(self.config.learners.collective_timeout_seconds)
-            self._is_warm = True
+            self.is_warm = True
         for module_id in batches:
             metrics.add_rows(module_id, rows[module_id])
         self.step += 1
@@ -175,6 +234,7 @@ class Learner(LearnerStages):
     def _exchange(self, keys: Sequence[SegmentKey], *, with_weights: bool) -> None:
         """Sum gradients, and with the first phase the weights, over all learners: one call where they adjoin."""
         if self.collective.size > 1:
+            self.activity.enter(IN_COLLECTIVE)
             ranges = self.flat.ranges(keys)
             if with_weights:
                 if ranges[-1][1] == self.flat.size:
@@ -183,6 +243,7 @@ class Learner(LearnerStages):
                     ranges.append((self.flat.size, len(self.flat.grad)))
             for start, stop in ranges:
                 self.collective.all_reduce_(self.flat.grad[start:stop])
+            self.activity.enter(COMPUTING)
         if with_weights:
             self._total_weights = self.flat.weights.clone()
 

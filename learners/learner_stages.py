@@ -13,14 +13,14 @@ from .algorithms.registry import build_algorithm
 from .batch import Batch, ModuleID, MultiBatch
 from .flat import FlatParameters, FlatTargets, SegmentKey
 from .gradients import Losses, PhaseGradients
-from .learner_state import LearnerState
+from .learner_rank import LearnerRank
 from .module import MultiRLModule
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer, clip_gradients, gradient_norms
 from .schedules import Schedule, as_schedule
 
 
-class LearnerStages(LearnerState):
+class LearnerStages(LearnerRank):
     """Building, and one step's losses, gradients, clipping and optimizers."""
 
     # -- building ------------------------------------------------------------------------------------------------
@@ -141,11 +141,11 @@ class LearnerStages(LearnerState):
         for key in keys:
             self.optimizers[key].step(self.step)
 
-    def before_gradient_based_update(self, timesteps: Mapping[str, Any]) -> None:
-        """Called before the steps of an update call."""
+    def before_gradient_based_update(self, timesteps: Mapping[str, Any], **kwargs: Any) -> None:
+        """Called before the steps of an update call, once, also where the call goes on after a failure."""
 
-    def after_gradient_based_update(self, timesteps: Mapping[str, Any]) -> None:
-        """Called after the steps of an update call."""
+    def after_gradient_based_update(self, timesteps: Mapping[str, Any], **kwargs: Any) -> None:
+        """Called after the steps of an update call; by learners that lived to see its end in this group."""
 
 
 def _under(module: nn.Module, prefix: str) -> list[tuple[str, nn.Parameter]]:

@@ -7,6 +7,7 @@ import torch
 
 from dask_rl.storage.errors import CheckpointError, explain
 
+from .activity import Activity
 from .algorithm import Algorithm
 from .batch import ModuleID
 from .checkpointable import Checkpointable, Components, State, select_state
@@ -15,6 +16,7 @@ from .config import LearnerGroupConfig
 from .flat import FlatParameters, FlatTargets, SegmentKey
 from .gradients import PhaseGradients
 from .iterator import BatchIterator, BatchSource
+from .metrics import OpenCall, Result
 from .module import MultiRLModule, MultiRLModuleSpec
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer
@@ -49,15 +51,26 @@ class LearnerState(Checkpointable):
         self.num_skipped_steps = 0
         self.iterator_steps: dict[str, int] = {}
         """Steps completed from each iterator; after a failed step it is behind the iterator's own count."""
+        self.open_request: int | None = None
+        """Number of a request that was begun and not finished."""
+        self.open_first_step = 0
+        """The step at which it began."""
+        self.activity = Activity()
+        """What the learner is doing; may be read from another thread."""
+        self.stop_requested = False
+        """Set from another thread to end the present request before its next step; `join` takes it back."""
         self._sources: dict[str, BatchSource] = {}
-        self._saved_iterators: dict[str, Mapping[str, Any]] = {}
+        self._saved_iterators: dict[str, dict[str, Any]] = {}
+        self._call: OpenCall | None = None
+        self._results: dict[int, Result] = {}
         self._registrations: dict[SegmentKey, Registration] = {}
         self._gradients: dict[tuple[ModuleID, str], PhaseGradients] = {}
         self._gradient_norms: dict[SegmentKey, torch.Tensor] = {}
         self._targets: dict[tuple[ModuleID, str], FlatTargets] = {}
         self._noise: dict[ModuleID, NoiseBuffers] = {}
         self._total_weights = torch.zeros(0)
-        self._is_warm = False
+        self.is_warm = False
+        """Whether it has made a step since it joined: the first one may compile."""
 
     def get_state(self, components: Components = None, *, not_components: Components = None) -> State:
         """Return copies of weights, optimizer state, counters and iterator positions.
@@ -75,11 +88,10 @@ class LearnerState(Checkpointable):
                 "weights_seq_no": self.weights_seq_no,
                 "num_skipped_steps": self.num_skipped_steps,
             },
-            "iterators": dict(self._saved_iterators)  # those that no update has asked for since they were restored
-            | {
+            "iterators": {
                 # of steps that were completed: the iterator itself may stand behind the batch of a failed one
-                key: iterator.state_dict() | {"step": self.iterator_steps.get(key, 0)}
-                for key, iterator in self.iterators.items()
+                key: saved | {"step": self.iterator_steps.get(key, 0)}
+                for key, saved in self._iterator_states().items()
             },
         }
         return select_state(state, components, not_components)
@@ -94,12 +106,20 @@ class LearnerState(Checkpointable):
         self.step = int(counters.get("step", self.step))
         self.weights_seq_no = int(counters.get("weights_seq_no", self.weights_seq_no))
         self.num_skipped_steps = int(counters.get("num_skipped_steps", self.num_skipped_steps))
+        if counters:  # another history: nothing of this one goes on
+            self.open_request = None
+            self._results.clear()
+            self._call = None
         for key, position in state.get("iterators", {}).items():
             if key in self.iterators:
                 self.iterators[key].load_state_dict(dict(position))
-                self.iterator_steps[key] = self.iterators[key].step
             else:
-                self._saved_iterators[key] = position
+                self._saved_iterators[key] = dict(position)
+            self.iterator_steps[key] = int(position["step"])
+
+    def _iterator_states(self) -> dict[str, dict[str, Any]]:
+        """Return those of open iterators, and of those that no update has asked for since they were restored."""
+        return self._saved_iterators | {key: iterator.state_dict() for key, iterator in self.iterators.items()}
 
     def _optimizer(self, module_id: ModuleID, name: str) -> SegmentOptimizer:
         if (module_id, name) not in self.optimizers:
@@ -121,23 +141,6 @@ class LearnerState(Checkpointable):
             "module_spec": self.module_spec.to_json(),
         }
         return {"class_name": "Learner", "constructor": constructor}
-
-    def join(self, collective: Collective) -> None:
-        """Become a rank of a group: all take over rank 0's weights, targets, optimizer state and counters."""
-        self.collective = collective
-        self._is_warm = False
-        if collective.size == 1:
-            return
-        optimizers = [self.optimizers[key] for key in sorted(self.optimizers)]
-        mine = [self.step, self.weights_seq_no, self.num_skipped_steps, *(bool(o.tensors()) for o in optimizers)]
-        counters = torch.tensor(mine, dtype=torch.int64).to(self.device)
-        collective.broadcast_(counters)
-        self.step, self.weights_seq_no, self.num_skipped_steps, *have_state = counters.tolist()
-        # A learner that failed in the first step, or is new, would take part in fewer broadcasts than the others.
-        for optimizer, has_state in zip(optimizers, have_state, strict=True):
-            optimizer.ensure_state(bool(has_state))
-        for tensor in self._shared_tensors():
-            collective.broadcast_(tensor)
 
     def _shared_tensors(self) -> list[torch.Tensor]:
         tensors = [self.flat.data, *(self._targets[key].data for key in sorted(self._targets))]

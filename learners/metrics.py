@@ -70,6 +70,16 @@ class CallMetrics:
         return out
 
 
+class OpenCall:
+    """An update call under way on a learner; it outlives a failure, so that its result covers the whole call."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.metrics = CallMetrics()
+        self.is_announced = False
+        """Whether the hook before it has run."""
+
+
 def merge_results(results: list[Result]) -> Result:
     """Return the group's view: losses as means over all learners' rows, times as the slowest learner's."""
     merged: Result = {}

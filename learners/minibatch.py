@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -22,9 +23,11 @@ def count_minibatches(rows_per_shard: Sequence[int], num_epochs: int, minibatch_
 
 
 def cyclic_minibatches(
-    batch: MultiBatch, count: int, minibatch_size: int | None, *, shuffle_seed: int | None = None
+    batch: MultiBatch, count: int, minibatch_size: int | None, *, shuffle_seed: int | None = None, start: int = 0
 ) -> Iterator[MultiBatch]:
     """Yield `count` minibatches of exactly `minibatch_size` rows per module; None yields the whole batch.
+
+    With `start`, only the last `count - start` of them: where a call goes on.
 
     Raises:
         ConfigError: a module has no row.
@@ -35,15 +38,17 @@ def cyclic_minibatches(
                 explain(f"batch of module {module_id!r}", got="0 rows", allowed="at least 1", fix="leave it out")
             )
     if minibatch_size is None:
-        for _ in range(count):
+        for _ in range(start, count):
             yield batch
         return
     streams = {
-        module_id: _index_stream(num_rows(batch[module_id]), minibatch_size, shuffle_seed, position)
-        for position, module_id in enumerate(sorted(batch))
+        module_id: _index_stream(num_rows(batch[module_id]), minibatch_size, shuffle_seed, crc32(module_id.encode()))
+        for module_id in sorted(batch)
     }
-    for _ in range(count):
-        yield {module_id: _take(batch[module_id], next(streams[module_id])) for module_id in sorted(batch)}
+    for position in range(count):
+        indices = {module_id: next(stream) for module_id, stream in streams.items()}
+        if position >= start:
+            yield {module_id: _take(batch[module_id], index) for module_id, index in indices.items()}
 
 
 def _index_stream(rows: int, size: int, shuffle_seed: int | None, tag: int) -> Iterator[torch.Tensor]:

@@ -214,8 +214,8 @@ def test_modules_learn_as_if_alone():
     alone = make_learner({"name": "iql"}, modules=("a",))
     for seed in range(3):
         batch = make_batch("continuous", 6, seed)
-        together.run(UpdateRequest(seed, batch={"a": batch, "b": make_batch("continuous", 9, seed + 50)}))
-        alone.run(UpdateRequest(seed, batch={"a": batch}))
+        together.run(UpdateRequest(seed + 1, batch={"a": batch, "b": make_batch("continuous", 9, seed + 50)}))
+        alone.run(UpdateRequest(seed + 1, batch={"a": batch}))
     assert same(weights(alone, "a"), weights(together, "a"))
 
 

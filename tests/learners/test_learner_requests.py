@@ -82,18 +82,18 @@ def test_the_result_tells_what_happened():
 
 
 class Hooked(Learner):
-    def before_gradient_based_update(self, timesteps):
-        self.calls = [("before", timesteps, self.step)]
+    def before_gradient_based_update(self, timesteps, **kwargs):
+        self.calls = [("before", timesteps, kwargs, self.step)]
 
-    def after_gradient_based_update(self, timesteps):
-        self.calls.append(("after", timesteps, self.step))
+    def after_gradient_based_update(self, timesteps, **kwargs):
+        self.calls.append(("after", timesteps, kwargs, self.step))
 
 
 def test_hooks_surround_an_update_call():
     learner = make_learner({"name": "bc"}, learner_class=Hooked)
     source = IterableSource([make_batch("continuous", 6)], "x")
-    learner.run(UpdateRequest(1, source=source, num_iters=3, timesteps={"t": 1}))
-    assert learner.calls == [("before", {"t": 1}, 0), ("after", {"t": 1}, 3)]
+    learner.run(UpdateRequest(1, source=source, num_iters=3, timesteps={"t": 1}, kwargs={"k": 2}))
+    assert learner.calls == [("before", {"t": 1}, {"k": 2}, 0), ("after", {"t": 1}, {"k": 2}, 3)]
 
 
 class Detaching(Learner):
@@ -148,7 +148,7 @@ def test_each_step_has_the_noise_of_its_number_and_shards():
 def test_an_iterable_goes_round_and_is_kept_between_calls():
     batches = [make_batch("continuous", 4, seed) for seed in range(3)]
     learner, other = make_learner({"name": "bc"}), make_learner({"name": "bc"})
-    for number, num_iters in enumerate((2, 3, 2)):
+    for number, num_iters in enumerate((2, 3, 2), 1):
         result = learner.run(UpdateRequest(number, source=IterableSource(batches, "x"), num_iters=num_iters))
         assert result["all_modules"]["num_steps"] == num_iters
     update(other, *(batches[i % 3] for i in range(7)))

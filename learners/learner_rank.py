@@ -1,0 +1,65 @@
+"""LearnerRank: a learner as one of a group, which leaves it after a failure and joins the next one."""
+
+import torch
+
+from .collective import Collective
+from .learner_state import LearnerState
+from .request import Position
+
+
+class LearnerRank(LearnerState):
+    """Leaving, and taking over the state of another rank."""
+
+    def position(self) -> Position:
+        """Return where the learner stands, always at the end of a completed step."""
+        return Position(
+            self.step,
+            self.weights_seq_no,
+            self.num_skipped_steps,
+            self.open_request,
+            self.open_first_step,
+            dict(self.iterator_steps),
+        )
+
+    def leave(self) -> Position:
+        """Leave the group, so that peers that wait for this rank get an error; may be called again."""
+        self.collective.close()
+        return self.position()
+
+    def join(self, collective: Collective, *, source: int = 0, position: Position | None = None) -> None:
+        """Become a rank of a group: all take over weights, targets, optimizer state and counters of one of them.
+
+        Args:
+            collective: the group; the present one is left. A group of one has nobody to take over from.
+            source: the rank that has the state.
+            position: where the source stands. None: its counters without its requests and iterators, enough for a
+                group that has trained nothing.
+        """
+        if collective is not self.collective:
+            self.collective.close()
+        self.collective = collective
+        self.stop_requested = False
+        self.is_warm = False
+        if collective.size > 1:
+            self._take_over(source)
+        if position is not None:
+            self._stand_at(position)
+
+    def _stand_at(self, position: Position) -> None:
+        self.step = position.step
+        self.weights_seq_no = position.weights_seq_no
+        self.num_skipped_steps = position.num_skipped_steps
+        self.open_request, self.open_first_step = position.open_request, position.open_first_step
+        self.iterator_steps = dict(position.iterator_steps)
+
+    def _take_over(self, source: int) -> None:
+        optimizers = [self.optimizers[key] for key in sorted(self.optimizers)]
+        mine = [self.step, self.weights_seq_no, self.num_skipped_steps, *(bool(o.tensors()) for o in optimizers)]
+        counters = torch.tensor(mine, dtype=torch.int64).to(self.device)
+        self.collective.broadcast_(counters, source)
+        self.step, self.weights_seq_no, self.num_skipped_steps, *have_state = counters.tolist()
+        # A learner that failed in the first step, or is new, would take part in fewer broadcasts than the others.
+        for optimizer, has_state in zip(optimizers, have_state, strict=True):
+            optimizer.ensure_state(bool(has_state))
+        for tensor in self._shared_tensors():
+            self.collective.broadcast_(tensor, source)

@@ -1,0 +1,323 @@
+"""Leaving a group in the middle of a request, and going on in the next one."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from learner_cases import ShardedSource, make_batch, make_learner, update
+from learner_peers import run_in_threads
+
+from dask_rl.learners.batch import DEFAULT_MODULE_ID, split_batch
+from dask_rl.learners.collective import SingleProcess
+from dask_rl.learners.learner import Learner
+from dask_rl.learners.request import Position, UpdateRequest
+from dask_rl.storage.errors import LearnerLostError, LearnerStoppedError
+
+SETTINGS = [
+    {"name": "bc"},
+    {"name": "iql", "update_order": "simultaneous", "dropout": 0.2},
+    {"name": "iql", "update_order": "sequential", "dropout": 0.2},
+]
+NUM_ITERS = 6
+
+
+class Breaking(Learner):
+    """Breaks at one stage of one step, once."""
+
+    break_at = None
+    hooks = 0
+
+    def before_gradient_based_update(self, timesteps, **kwargs):
+        self.hooks += 1
+
+    def _break(self, where):
+        if self.break_at == (self.step, where):
+            self.break_at = None
+            raise ZeroDivisionError
+
+    def compute_gradients(self, phases, batches, noise):
+        self._break(f"before {next(iter(phases.values())).name}")
+        return super().compute_gradients(phases, batches, noise)
+
+    def apply_gradients(self, keys):
+        self._break(f"exchanged {keys[0][1]}")
+        super().apply_gradients(keys)
+
+
+def make_pair(settings):
+    return [make_learner(settings, num_steps=30, learner_class=Breaking) for _ in range(2)]
+
+
+def iterator_requests(number, rank):
+    source = ShardedSource("continuous", (rank, rank + 2))
+    return UpdateRequest(number, source=source, num_iters=NUM_ITERS)
+
+
+def minibatch_requests(number, rank):
+    share = split_batch(make_batch("continuous", 20, number), 2)[rank]
+    return UpdateRequest(
+        number, batch={DEFAULT_MODULE_ID: share}, num_minibatches=NUM_ITERS, minibatch_size=4, shuffle_seed=number
+    )
+
+
+def run_requests(learners, collective, make_request, numbers, **join):
+    learner = learners[collective.rank]
+    learner.join(collective, **join)
+    try:
+        return [learner.run(make_request(number, collective.rank)) for number in numbers]
+    except (ZeroDivisionError, LearnerLostError):
+        return learner.leave()
+
+
+def undisturbed(settings, make_request, numbers=(1, 2, 3)):
+    learners = make_pair(settings)
+    run_in_threads(2, lambda collective: run_requests(learners, collective, make_request, numbers))
+    return learners
+
+
+def the_same(learner, other):
+    assert torch.equal(learner.flat.data, other.flat.data)
+    for mine, theirs in zip(learner._shared_tensors(), other._shared_tensors(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert learner.position() == other.position()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: s.get("update_order", s["name"]))
+@pytest.mark.parametrize("make_request", [iterator_requests, minibatch_requests])
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("stage", ["first", "last"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_request_that_fails_in_the_middle_goes_on_bit_by_bit(settings, make_request, failing, stage, replaced):
+    expected = undisturbed(settings, make_request)
+    learners = make_pair(settings)
+    phases = learners[0].algorithms[DEFAULT_MODULE_ID].phases()
+    # Broken before any exchange of a step both stand at its start; broken after the last one the peer is a step ahead.
+    stages = {"first": f"before {phases[0].name}", "last": f"exchanged {sorted(phases[-1].optimizers)[0]}"}
+    learners[failing].break_at = (NUM_ITERS + 2, stages[stage])
+    positions = run_in_threads(2, lambda c: run_requests(learners, c, make_request, (1, 2, 3)))
+    other = 1 - failing
+    assert positions[failing].step == NUM_ITERS + 2
+    assert positions[other].step == NUM_ITERS + 2 + (stage == "last")
+    assert positions[other].open_request == 2
+    assert positions[other].open_first_step == NUM_ITERS
+    if replaced:
+        learners[failing] = make_pair(settings)[0]
+    results = run_in_threads(
+        2,
+        lambda c: run_requests(learners, c, make_request, (2, 3), source=other, position=positions[other]),
+    )
+    for learner, undisturbed_one in zip(learners, expected, strict=True):
+        the_same(learner, undisturbed_one)
+    assert learners[other].hooks == 3, "once a request"
+    assert learners[failing].hooks == (2 if replaced else 3)
+    assert results[other][0]["all_modules"]["num_steps"] == NUM_ITERS, "the survivor's covers the whole call"
+    assert results[failing][1]["all_modules"]["num_steps"] == NUM_ITERS
+
+
+def test_a_request_that_was_carried_out_is_not_repeated():
+    learner = make_learner({"name": "bc"})
+    request = UpdateRequest(1, batch={DEFAULT_MODULE_ID: make_batch("continuous", 6)})
+    first = learner.run(request)
+    before = learner.flat.data.clone()
+    assert learner.run(request) is first
+    assert torch.equal(learner.flat.data, before)
+    assert learner.step == 1
+    for _ in range(8):
+        update(learner, make_batch("continuous", 6))
+    kept = learner.run(replace(request, number=2))
+    assert kept["all_modules"]["num_steps"] == 1
+    forgotten = learner.run(request)
+    assert (forgotten["all_modules"]["num_steps"], forgotten["all_modules"]["step"]) == (0, 9)
+    assert list(forgotten) == ["all_modules"]
+
+
+def test_a_learner_that_took_over_a_finished_request_has_nothing_to_tell_of_it():
+    learner = make_learner({"name": "bc"})
+    learner.join(SingleProcess(), position=Position(step=4, weights_seq_no=2))
+    result = learner.run(UpdateRequest(2, batch={DEFAULT_MODULE_ID: make_batch("continuous", 6)}))
+    assert result["all_modules"]["num_steps"] == 0
+    assert result["all_modules"]["step"] == 4
+    assert learner.step == 4
+
+
+def test_a_learner_that_failed_in_the_last_step_of_a_request_tells_of_the_others():
+    settings, (failing, other) = SETTINGS[1], (1, 0)
+    learners = make_pair(settings)
+    learners[failing].break_at = (NUM_ITERS - 1, "exchanged critic")
+    left = run_in_threads(2, lambda c: run_requests(learners, c, iterator_requests, (1,)))
+    assert left[other][0]["all_modules"]["num_steps"] == NUM_ITERS
+    position = learners[other].position()
+    assert (position.weights_seq_no, position.open_request) == (1, None)
+    results = run_in_threads(
+        2, lambda c: run_requests(learners, c, iterator_requests, (1, 2), source=other, position=position)
+    )
+    assert results[other][0] is left[other][0]
+    assert results[failing][0]["all_modules"]["num_steps"] == NUM_ITERS - 1
+    for learner, expected in zip(learners, undisturbed(settings, iterator_requests, (1, 2)), strict=True):
+        the_same(learner, expected)
+
+
+def test_a_request_that_failed_by_itself_makes_room_for_the_next():
+    learner = make_learner({"name": "bc"}, learner_class=Breaking)
+    learner.break_at = (2, "exchanged default")
+    with pytest.raises(ZeroDivisionError):
+        learner.run(iterator_requests(1, 0))
+    assert learner.position() == Position(2, 0, 0, 1, 0, {"sharded": 2})
+    result = learner.run(iterator_requests(2, 0))
+    assert result["all_modules"]["num_steps"] == NUM_ITERS
+    assert learner.position() == Position(2 + NUM_ITERS, 2, 0, None, 2, {"sharded": 2 + NUM_ITERS})
+
+
+def test_a_hook_that_failed_is_called_again():
+    class Failing(Learner):
+        calls = 0
+
+        def before_gradient_based_update(self, timesteps, **kwargs):
+            self.calls += 1
+            if self.calls == 1:
+                raise ZeroDivisionError
+
+    learner = make_learner({"name": "bc"}, learner_class=Failing)
+    with pytest.raises(ZeroDivisionError):
+        learner.run(iterator_requests(1, 0))
+    learner.run(iterator_requests(1, 0))
+    assert (learner.calls, learner.step) == (2, NUM_ITERS)
+
+
+def test_leaving_twice_and_with_restored_iterators():
+    learner, restored = make_learner({"name": "bc"}), make_learner({"name": "bc"})
+    learner.run(iterator_requests(1, 0))
+    restored.set_state(learner.get_state())
+    assert restored.leave() == restored.leave() == learner.position()
+    replacement = make_learner({"name": "bc"})
+    replacement.set_state(learner.get_state(["rl_module", "optimizers"]))
+    replacement.join(SingleProcess(), position=restored.position())
+    for each in (learner, restored, replacement):
+        each.run(iterator_requests(2, 0))
+    the_same(restored, learner)
+    the_same(replacement, learner)
+
+
+def test_a_restored_state_is_another_history():
+    learner = make_learner({"name": "bc"})
+    state = learner.get_state()
+    first = learner.run(iterator_requests(1, 0))
+    learner.set_state(state)
+    again = learner.run(iterator_requests(1, 0))
+    assert again is not first
+    assert again["all_modules"]["num_steps"] == NUM_ITERS
+
+
+# -- what others see and ask -------------------------------------------------------------------------------------
+
+
+class Watched(Learner):
+    """Notes its activity where a stage of its own runs."""
+
+    def note(self):
+        self.seen = [*getattr(self, "seen", []), self.activity.name]
+
+    def before_gradient_based_update(self, timesteps, **kwargs):
+        self.note()
+
+    def compute_losses(self, module_id, batch, noise, phase):
+        self.note()
+        return super().compute_losses(module_id, batch, noise, phase)
+
+    def after_gradient_based_update(self, timesteps, **kwargs):
+        self.note()
+
+
+class NotingSource(ShardedSource):
+    learner = None
+
+    def open(self, device, timeout_seconds):
+        NotingSource.learner.note()
+        iterator = super().open(device, timeout_seconds)
+        plain = iterator.next_batch
+
+        def next_batch():
+            NotingSource.learner.note()
+            return plain()
+
+        iterator.next_batch = next_batch
+        return iterator
+
+
+class NotingCollective(SingleProcess):
+    size = 2
+
+    def __init__(self, learner):
+        self.learner = learner
+
+    def all_reduce_(self, tensor):
+        self.learner.note()
+
+
+def test_activity_says_what_a_learner_is_at():
+    learner = make_learner({"name": "bc"}, learner_class=Watched)
+    assert learner.activity.name == "idle"
+    began = learner.activity.since
+    learner.collective = NotingCollective(learner)
+    NotingSource.learner = learner
+    learner.run(UpdateRequest(1, source=NotingSource("continuous", (0,)), num_iters=2))
+    step = ["waiting for data", "computing", "in the collective"]
+    assert learner.seen == ["in a hook", "opening data", *step, *step, "in a hook"]
+    assert learner.activity.name == "idle"
+    assert learner.activity.since > began
+
+
+def test_a_learner_is_idle_after_an_error():
+    learner = make_learner({"name": "bc"}, learner_class=Breaking)
+    learner.break_at = (0, "exchanged default")
+    with pytest.raises(ZeroDivisionError):
+        learner.run(iterator_requests(1, 0))
+    assert learner.activity.name == "idle"
+
+
+class Stopping(Learner):
+    def after_step(self):
+        self.stop_requested = self.step == 1
+
+    def apply_gradients(self, keys):
+        super().apply_gradients(keys)
+        self.after_step()
+
+
+@pytest.mark.parametrize("make_request", [iterator_requests, minibatch_requests])
+def test_a_stop_ends_a_request_between_two_steps(make_request):
+    learner, other = make_learner({"name": "bc"}, learner_class=Stopping), make_learner({"name": "bc"})
+    with pytest.raises(LearnerStoppedError, match="learner at step 2: got a request to stop"):
+        learner.run(make_request(1, 0))
+    assert learner.position().open_request == 1
+    learner.join(SingleProcess(), position=learner.position())
+    learner.run(make_request(1, 0))
+    other.run(make_request(1, 0))
+    the_same(learner, other)
+
+
+def test_a_stop_from_another_thread_frees_the_learner():
+    started = threading.Event()
+
+    class Endless(Learner):
+        def compute_losses(self, module_id, batch, noise, phase):
+            started.set()
+            return super().compute_losses(module_id, batch, noise, phase)
+
+    learner, errors = make_learner({"name": "bc"}, learner_class=Endless), []
+
+    def work():
+        try:
+            learner.run(replace(iterator_requests(1, 0), num_iters=10**9))
+        except LearnerStoppedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(20)
+    learner.stop_requested = True
+    thread.join(20)
+    assert len(errors) == 1
+    assert np.isfinite(learner.flat.data.numpy()).all()
