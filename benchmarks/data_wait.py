@@ -37,7 +37,7 @@ def main() -> int:
         results: dict[str, list[dict[str, float]]] = {mode: [] for mode in ("no feed", *feeds)}
         runs = {"no feed": _run_of(group, random_batches(32))}
         for mode, feed in feeds.items():
-            source = plan_feed(feed, 1).sources[0]
+            source = plan_feed(feed).shares(1)[0]
             runs[mode] = _run_of(group, type(source)(source.feed, source.shards, name=mode))
         for run in runs.values():
             run(WARM_UP_STEPS)

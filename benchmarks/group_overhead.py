@@ -82,8 +82,9 @@ def measure(path: Path, repeats: int) -> dict[str, list[Timing]]:
     settings = {"compile": "off", "transport": "gloo", "num_threads_per_learner": threads}
     config = iql_config(LearnersConfig(num_learners=NUM_LEARNERS, **settings))
     single = iql_config(LearnersConfig(num_learners=1, **settings))
-    shared = plan_feed(feed_config(path, NUM_LEARNERS, NUM_LEARNERS * SHARDS_PER_LEARNER, resident=True), NUM_LEARNERS)
-    alone = plan_feed(feed_config(path, 1, SHARDS_PER_LEARNER, resident=True), 1)
+    feed = feed_config(path, NUM_LEARNERS, NUM_LEARNERS * SHARDS_PER_LEARNER, resident=True)
+    shared = plan_feed(feed).shares(NUM_LEARNERS)
+    alone = plan_feed(feed_config(path, 1, SHARDS_PER_LEARNER, resident=True)).shares(1)
     cluster = ClusterConfig(num_workers=NUM_LEARNERS, startup_timeout_seconds=TIMEOUT_SECONDS)
     with (
         open_cluster(cluster, num_workers=NUM_LEARNERS) as client,
@@ -91,9 +92,9 @@ def measure(path: Path, repeats: int) -> dict[str, list[Timing]]:
     ):
         if client is None:
             raise RuntimeError("a local cluster has a client")
-        independent = Independent(single, alone.sources * NUM_LEARNERS, client)
+        independent = Independent(single, alone * NUM_LEARNERS, client)
         cases = {
-            "group": lambda n: group.update_from_iterators(shared.sources, num_iters=n),
+            "group": lambda n: group.update_from_iterators(shared, num_iters=n),
             "independent": independent.run,
         }
         timings: dict[str, list[Timing]] = {case: [] for case in cases}

@@ -151,17 +151,16 @@ class Feed:
         }
 
 
-def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int, num_learners: int = 1) -> Feed:
+def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int) -> Feed:
     """Work a feed out on its dataset; the same for any number of learners.
 
     Args:
         config: the settings.
         dataset: the open dataset that they name.
         row_bytes: bytes of one row in memory, over all fields read.
-        num_learners: learners that will share it; only checked.
 
     Raises:
-        ConfigError: batch_size, num_shards and the number of learners or transitions do not fit.
+        ConfigError: batch_size, num_shards and the number of transitions do not fit.
         DatasetError: the dataset is another than the one that was recorded.
     """
     if config.content_hash not in (None, dataset.content_hash):
@@ -178,7 +177,7 @@ def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int,
         selected = select_top_episodes(dataset.episode_returns(), config.top_fraction)
     table = _episode_table(dataset, needs_next=config.needs_next)
     transitions = Transitions.of(table, needs_next=config.needs_next, selected=selected)
-    check_split(transitions.num_positions, config.batch_size, config.num_shards, num_learners)
+    check_split(transitions.num_positions, config.batch_size, config.num_shards, num_learners=1)
     block_rows, window_rows = _choose_rows(config, transitions, row_bytes)
     complete = replace(config, content_hash=dataset.content_hash, block_rows=block_rows, window_rows=window_rows)
     return Feed(complete, transitions, dataset.num_episodes if selected is None else len(selected))

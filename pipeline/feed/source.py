@@ -21,7 +21,7 @@ from .iterator import DatasetIterator
 from .layout import plan_layout
 from .loaders import BlockLoader, choose_loader
 from .order import ShardOrder
-from .partition import IntArray, shards_of
+from .partition import IntArray, check_split, shards_of
 from .windows import BlockStore, ResidentWindows, StreamingWindows, Waiter, Windows, num_slots
 
 RESIDENT_FRACTION = 0.25
@@ -57,32 +57,44 @@ class DatasetSource:
 
 @dataclass(frozen=True)
 class FeedPlan:
-    """A feed worked out for a number of learners."""
+    """A feed worked out on its dataset, to be shared out among any number of learners."""
 
     feed: FeedConfig
     """Complete settings, to be recorded with the run."""
-    sources: tuple[DatasetSource, ...]
-    """One for each learner."""
     num_positions: int
     """Usable transitions."""
     num_episodes: int
     """Episodes selected."""
     steps_per_epoch: int
 
+    def shares(self, num_learners: int) -> tuple[DatasetSource, ...]:
+        """Return a source for each learner; together they give the same global batches for any number.
 
-def plan_feed(config: FeedConfig, num_learners: int) -> FeedPlan:
-    """Check a feed against its dataset and split it over the learners (at least one).
+        Raises:
+            ConfigError: there are more learners than data shards, or none.
+        """
+        num_shards = self.feed.num_shards
+        check_split(self.num_positions, self.feed.batch_size, num_shards, num_learners)
+        return tuple(
+            DatasetSource(self.feed, shards_of(learner, num_learners, num_shards)) for learner in range(num_learners)
+        )
+
+    def rows_per_batch(self) -> int:
+        """Return the rows of a global batch."""
+        return self.feed.batch_size
+
+
+def plan_feed(config: FeedConfig) -> FeedPlan:
+    """Check a feed against its dataset.
 
     Raises:
-        ConfigError: the settings do not fit the dataset or the number of learners.
+        ConfigError: the settings do not fit the dataset.
     """
     with OfflineDataset.open(config.dataset) as dataset:
         layout = plan_layout(config, dataset)
-        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes, num_learners=num_learners)
-    shards = [shards_of(learner, num_learners, config.num_shards) for learner in range(num_learners)]
+        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes)
     return FeedPlan(
         feed=feed.config,
-        sources=tuple(DatasetSource(feed.config, owned) for owned in shards),
         num_positions=feed.transitions.num_positions,
         num_episodes=feed.num_episodes,
         steps_per_epoch=feed.steps_per_epoch,

@@ -10,6 +10,7 @@ import numpy as np
 from distributed import Client
 from pydantic import Field
 
+from dask_rl.learners.batch import ModuleID
 from dask_rl.learners.config import Seconds, Seed
 
 from .controllers import NoisyPolicy
@@ -21,6 +22,8 @@ from .tasks import map_in_order
 class EvaluationConfig(EnvironmentConfig):
     """Rollouts of the learned policy."""
 
+    module_id: ModuleID | None = None
+    """Of a job with several modules, the one that plays; default: the only one."""
     num_episodes: int = Field(20, ge=1)
     """Episodes of one evaluation."""
     every_steps: int | None = Field(None, ge=1)

@@ -6,17 +6,29 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from dask_rl.learners.algorithm import AlgorithmConfig
 from dask_rl.learners.algorithms.registry import algorithm_names, get_algorithm
+from dask_rl.learners.batch import DEFAULT_MODULE_ID, ModuleID
 from dask_rl.learners.config import LearnersConfig, Seed
+from dask_rl.learners.module import validate_module_id
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.files import check_local
 
 from .cluster import ClusterConfig
 from .config_errors import validate
 from .evaluate import EvaluationConfig
+from .module_choice import choose_module
 
 
 class CheckpointConfig(BaseModel):
@@ -44,26 +56,51 @@ class DataConfig(BaseModel):
     resident: bool | None = None
     """Hold the data in memory, or stream it; default: by its size."""
     memory_budget_bytes: int | None = Field(None, ge=1)
-    """Bound on the memory of one learner's data; default: the feed's."""
+    """Bound on the memory of one learner's data, divided evenly among modules; default: the feed's."""
     block_rows: int | None = Field(None, ge=1)
     """Transitions of a block; default: about 64 MB."""
     window_rows: int | None = Field(None, ge=1)
     """Transitions that are shuffled together; default: four blocks."""
 
 
-def _algorithm(value: Any) -> Any:
+def _dataset(value: Any) -> Any:
+    by_module = isinstance(value, Mapping) and value
+    if not isinstance(value, str) and not (by_module and all(isinstance(path, str) for path in value.values())):
+        allowed = "a valid string, or one for each module: {module_id: path}"
+        raise ConfigError(explain("dataset", got=value, allowed=allowed, fix="give it a path"))
+    for module_id in value if by_module else ():
+        if not isinstance(module_id, str):
+            raise ConfigError(explain("module id", got=repr(module_id), allowed="a valid string", fix="quote it"))
+        validate_module_id(module_id)
+    return value
+
+
+def _algorithm(value: Any, place: str = "algorithm") -> Any:
     if not isinstance(value, Mapping):
         return value
     if "name" not in value:
         raise ConfigError(
             explain(
-                "algorithm",
+                place,
                 got=dict(value),
                 allowed=", ".join(algorithm_names()),
                 fix="add its name: {name: bc}",
             )
         )
-    return validate(get_algorithm(value["name"]).Config, value, "algorithm")
+    return validate(get_algorithm(value["name"]).Config, value, place)
+
+
+def _module_algorithms(value: Any, info: ValidationInfo) -> Any:
+    """Complete the settings of modules that name no algorithm of their own by those of `algorithm`."""
+    shared = info.data.get("algorithm")
+    if not isinstance(value, Mapping) or shared is None:
+        return value
+    complete = {}
+    for module_id, settings in value.items():
+        if isinstance(settings, Mapping) and "name" not in settings:
+            settings = shared.model_dump() | dict(settings)
+        complete[module_id] = _algorithm(settings, f"modules.{module_id}")
+    return complete
 
 
 def _default_cluster(values: Mapping[str, Any]) -> ClusterConfig:
@@ -76,14 +113,17 @@ class TrainJob(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
-    dataset: str
-    """Path or URL of a dataset."""
+    dataset: Annotated[str | dict[ModuleID, str], BeforeValidator(_dataset)]
+    """Path or URL of a dataset; or, to train several modules, one for each: {module_id: path}."""
     algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_algorithm)]
     """Name of the algorithm and its settings."""
+    modules: Annotated[dict[ModuleID, SerializeAsAny[AlgorithmConfig]], BeforeValidator(_module_algorithms)] = {}
+    """Algorithms of modules that differ, by module id. Settings without a name are those that differ from
+    `algorithm`; with a name they are complete."""
     num_steps: int = Field(ge=1)
     """Gradient steps of the whole run."""
     batch_size: int = Field(256, ge=1)
-    """Rows of one step over all learners; a multiple of num_shards."""
+    """Rows of one step over all learners, of each module; a multiple of num_shards."""
     num_shards: int = Field(8, ge=1)
     """Data shards; at least the number of learners. Fixed for a run, whatever the number of learners."""
     seed: Seed = 0
@@ -108,6 +148,28 @@ class TrainJob(BaseModel):
         if "\0" in value:
             raise ValueError("a path without null bytes")
         return value
+
+    @property
+    def datasets(self) -> dict[ModuleID, str]:
+        """Path or URL of each module's dataset."""
+        return {DEFAULT_MODULE_ID: self.dataset} if isinstance(self.dataset, str) else self.dataset
+
+    def algorithm_of(self, module_id: ModuleID) -> AlgorithmConfig:
+        """Return the settings that a module trains with."""
+        return self.modules.get(module_id, self.algorithm)
+
+    def evaluated_module(self) -> ModuleID:
+        """Return the module that evaluations are about; raise ConfigError where that is not clear."""
+        module_id = None if self.evaluation is None else self.evaluation.module_id
+        return choose_module(module_id, self.datasets, "evaluation.module_id")
+
+    @model_validator(mode="after")
+    def _names_its_modules(self) -> "TrainJob":
+        for module_id in self.modules:
+            choose_module(module_id, self.datasets, "module in modules")
+        if self.evaluation is not None:
+            self.evaluated_module()
+        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TrainJob":

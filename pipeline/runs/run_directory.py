@@ -3,9 +3,10 @@
     RUN/job.yaml  resolved.yaml  metrics.jsonl  checkpoints/  result.json  report.html  run.lock
 
 A row of metrics.jsonl is `{version, run, step, time, kind, …}`. Kinds, and what the report reads of them:
-`dataset`     once: facts; return_mean, ref_scores
+`dataset`     once: facts; return_mean, ref_scores; of several modules under `modules`, by module id
 `train`       …loss, steps_per_second, data_wait_seconds, compute_seconds, collective_seconds
-`evaluation`  environment, return_mean, return_standard_error, num_episodes, normalized_score
+`evaluation`  environment, return_mean, return_standard_error, num_episodes, normalized_score; of several modules
+              module_id too
 `event`       name, and what belongs to it
 """
 
@@ -14,7 +15,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,13 @@ class RunDirectory:
                 )
             )
         return dict(row)
+
+
+def dataset_facts(rows: Iterable[Mapping[str, Any]], module_id: str | None) -> Mapping[str, Any]:
+    """Return the recorded facts about a module's dataset: the only one's where there are not several."""
+    facts = next((row for row in rows if row["kind"] == "dataset"), {})
+    found: Mapping[str, Any] = facts.get("modules", {module_id: facts}).get(module_id, {})
+    return found
 
 
 def damaged(path: Path, reason: str, fix: str = "restore it from a copy, or choose another directory") -> RunStateError:

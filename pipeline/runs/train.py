@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 from distributed import Client
 from pydantic import TypeAdapter, ValidationError
 
-from dask_rl.learners.batch import DEFAULT_MODULE_ID
 from dask_rl.learners.config import LearnerGroupConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.metrics import merge_results
+from dask_rl.learners.policy import Policy
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import CheckpointError, ConfigError, RunStateError, explain
 
@@ -21,10 +21,11 @@ from .cluster import open_cluster
 from .environments import check_environment
 from .evaluate import evaluate
 from .job import TrainJob, job_differences, load_job
+from .learning_curve import curve_row, losses_of
 from .progress import Progress, no_progress
 from .run_directory import RunDirectory, damaged, write_atomic
 from .stop_request import StopRequest
-from .trained_policy import build_policy, hash_weights
+from .trained_policy import by_module, hash_weights
 from .training_data import TrainingData, open_training_data
 
 MIN_STEPS_PER_CALL, MAX_STEPS_PER_CALL = 25, 200
@@ -80,7 +81,7 @@ def train(
         resolved = _resolve(run, job)
         data = open_training_data(resolved)
         if resolved.evaluation is not None:
-            check_environment(data.module_spec.modules[DEFAULT_MODULE_ID], resolved.evaluation)
+            check_environment(data.modules[resolved.evaluated_module()].spec, resolved.evaluation)
         # Nothing is written before all of this fits together.
         with (
             _connect(resolved, client) as connected,
@@ -104,7 +105,13 @@ def _connect(job: TrainJob, client: Client | None) -> Iterator[Client | None]:
 
 
 def _make_group(job: TrainJob, data: TrainingData, client: Client | None) -> LearnerGroup:
-    config = LearnerGroupConfig(algorithm=job.algorithm, learners=job.learners, seed=job.seed, num_steps=job.num_steps)
+    config = LearnerGroupConfig(
+        algorithm=job.algorithm,
+        module_algorithms=job.modules,
+        learners=job.learners,
+        seed=job.seed,
+        num_steps=job.num_steps,
+    )
     return LearnerGroup(config, module_spec=data.module_spec, client=client)
 
 
@@ -191,8 +198,8 @@ class _Training:
         return self._result(interrupted=self._step < self._job.num_steps)
 
     def _show(self, display: Progress, metrics: dict[str, Any]) -> None:
-        shown = {"loss": metrics.get("total_loss"), "return": self._score}
-        display.update(self._step, None, **{name: value for name, value in shown.items() if value is not None})
+        score = {} if self._score is None else {"return": self._score}
+        display.update(self._step, None, **losses_of(metrics), **score)
 
     def _restore(self) -> None:
         if self._store.latest() is None:
@@ -200,15 +207,7 @@ class _Training:
             self._run.append("dataset", 0, self._data.facts)
             return
         state, metadata = self._store.load()
-        if metadata["content_hash"] != self._data.content_hash:
-            raise CheckpointError(
-                explain(
-                    f"dataset {self._job.dataset}",
-                    got=f"content hash {self._data.content_hash[:12]}",
-                    allowed=f"{metadata['content_hash'][:12]}, with which the run began",
-                    fix="restore that dataset, or start a new run",
-                )
-            )
+        self._refuse_other_data(by_module(metadata["content_hash"], self._data.modules))
         self._group.set_state(state)
         self._step = self._saved_step = int(metadata["step"])
         self._run.cut_after(self._step)
@@ -216,17 +215,29 @@ class _Training:
         if self._evaluation_is_due and metadata["score"] is None:
             self._evaluate()
 
+    def _refuse_other_data(self, saved: Mapping[str, str]) -> None:
+        for module_id, module in self._data.modules.items():
+            if saved[module_id] != module.content_hash:
+                raise CheckpointError(
+                    explain(
+                        f"dataset {self._job.datasets[module_id]}",
+                        got=f"content hash {module.content_hash[:12]}",
+                        allowed=f"{saved[module_id][:12]}, with which the run began",
+                        fix="restore that dataset, or start a new run",
+                    )
+                )
+
     def _advance(self) -> dict[str, Any]:
         """Take steps up to the next point of the curve, evaluation or checkpoint."""
         evaluation = self._job.evaluation
         periods = (self._every, self._job.checkpoint.every_steps, evaluation.every_steps if evaluation else None)
         ends = [(self._step // period + 1) * period for period in periods if period]
         num_iters = min(*ends, self._job.num_steps) - self._step
-        results = self._group.update_from_iterators(self._data.sources, num_iters=num_iters)
+        shares = self._data.data.shares(len(self._group))
+        results = self._group.update_from_iterators(shares, num_iters=num_iters)
         self._step += num_iters
-        metrics = _curve_row(merge_results(results))
-        epoch = self._step * self._job.batch_size / self._data.num_transitions
-        self._run.append("train", self._step, metrics | {"epoch": epoch})
+        metrics = curve_row(merge_results(results), self._data.epochs(self._step * self._job.batch_size))
+        self._run.append("train", self._step, metrics)
         return metrics
 
     @property
@@ -239,18 +250,25 @@ class _Training:
         config = self._job.evaluation
         if config is None:
             return
-        weights = self._group.get_weights(inference_only=True)
-        policy = build_policy(self._data.module_spec, self._job.algorithm, weights, self._data.normalize)
-        result = evaluate(policy, config, ref_scores=self._data.ref_scores, client=self._client)
+        module_id = self._job.evaluated_module()
+        data = self._data.modules[module_id]
+        weights = self._group.get_weights([module_id], inference_only=True)[module_id]
+        policy = Policy(data.spec, self._job.algorithm_of(module_id), weights, data.normalize)
+        result = evaluate(policy, config, ref_scores=data.ref_scores, client=self._client)
         if not any(row["step"] == self._step for row in self._run.rows("evaluation")):
-            self._run.append("evaluation", self._step, result.summary())
+            named = {"module_id": module_id} if len(self._data.modules) > 1 else {}
+            self._run.append("evaluation", self._step, named | result.summary())
         self._score = result.return_mean
         self._save(self._score)
 
     def _save(self, score: float | None) -> None:
+        modules = self._data.modules
         metadata = self._group.get_metadata() | {
-            "content_hash": self._data.content_hash,
-            "normalize": None if self._data.normalize is None else self._data.normalize.to_json(),
+            "content_hash": {module_id: module.content_hash for module_id, module in modules.items()},
+            "normalize": {
+                module_id: None if module.normalize is None else module.normalize.to_json()
+                for module_id, module in modules.items()
+            },
         }
         self._store.save(self._step, self._group.get_state(), metadata, score=score)
         self._saved_step = self._step
@@ -274,22 +292,6 @@ class _Training:
 
 def _due(step: int, period: int | None) -> bool:
     return period is not None and step % period == 0
-
-
-def _curve_row(merged: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Flatten a result; the metrics of a single module go without its id."""
-    learner = merged.pop("all_modules")
-    row: dict[str, Any] = {}
-    for module_id, metrics in merged.items():
-        prefix = "" if len(merged) == 1 else f"{module_id}/"
-        row |= {f"{prefix}{name}": value for name, value in metrics.items()}
-    return row | {
-        "steps_per_second": learner["steps_per_second"],
-        "compute_seconds": learner["seconds_computing"],
-        "collective_seconds": learner["seconds_exchanging"],
-        "data_wait_seconds": learner["seconds_waiting"],
-        "num_skipped_steps": learner["num_skipped_steps_lifetime"],
-    }
 
 
 def _without_row_keys(row: dict[str, Any]) -> dict[str, Any]:

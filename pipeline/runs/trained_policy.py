@@ -2,49 +2,42 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dask_rl.learners.algorithm import AlgorithmConfig
 from dask_rl.learners.algorithms.registry import parse_algorithm
-from dask_rl.learners.batch import DEFAULT_MODULE_ID, ModuleID
+from dask_rl.learners.batch import ModuleID
 from dask_rl.learners.module import MultiRLModuleSpec
 from dask_rl.learners.policy import Policy
-from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint
+from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, load_metadata
 from dask_rl.storage.errors import CheckpointError, explain
 from dask_rl.storage.transforms import Normalize
 
+from .module_choice import choose_module
 from .run_directory import RunDirectory
 
 
-def build_policy(
-    spec: MultiRLModuleSpec,
-    algorithm: AlgorithmConfig,
-    weights: Mapping[ModuleID, Mapping[str, Any]],
-    normalize: Normalize | None,
-    module_id: ModuleID = DEFAULT_MODULE_ID,
+def load_policy(
+    run: RunDirectory | str | os.PathLike[str], *, module_id: ModuleID | None = None, best: bool = False
 ) -> Policy:
-    """Return the policy of one module."""
-    return Policy(spec.modules[module_id], algorithm, weights[module_id], normalize)
-
-
-def load_policy(run: RunDirectory | str | os.PathLike[str], *, best: bool = False) -> Policy:
     """Return the policy of a run's latest checkpoint, or of the one with the best evaluation.
 
     Args:
         run: the run, or its directory.
+        module_id: which module's policy; None: the only one's.
         best: the best evaluation instead of the latest step.
 
     Raises:
+        ConfigError: the run has no such module, or several where none is named.
         RunStateError: the directory holds no run.
         CheckpointError: there is no checkpoint yet, or it is damaged.
     """
     if not isinstance(run, RunDirectory):
         run = RunDirectory(run).require()
-    return load_checkpoint_policy(find_checkpoint(run, best=best))[0]
+    return load_checkpoint_policy(find_checkpoint(run, best=best), module_id)[0]
 
 
 def find_checkpoint(run: RunDirectory, *, best: bool = False) -> Path:
@@ -62,18 +55,26 @@ def find_checkpoint(run: RunDirectory, *, best: bool = False) -> Path:
     return path
 
 
-def load_checkpoint_policy(path: Path) -> tuple[Policy, int]:
-    """Return the policy of a checkpoint, and the step that it was saved at."""
-    weights, metadata = load_checkpoint(path, component="learner/rl_module")
+def load_checkpoint_policy(path: Path, module_id: ModuleID | None = None) -> tuple[Policy, int]:
+    """Return the policy of a checkpoint's module, by default the only one, and the step that it was saved at."""
+    metadata = load_metadata(path)
     constructor = metadata["constructor"]
-    normalize = metadata["normalize"]
-    policy = build_policy(
-        MultiRLModuleSpec.from_json(constructor["module_spec"]),
-        parse_algorithm(constructor["config"]["algorithm"]),
-        weights,
-        None if normalize is None else Normalize.from_json(normalize),
+    config, spec = constructor["config"], MultiRLModuleSpec.from_json(constructor["module_spec"])
+    chosen = choose_module(module_id, spec.modules)
+    algorithm = parse_algorithm(config.get("module_algorithms", {}).get(chosen, config["algorithm"]))
+    weights, _ = load_checkpoint(path, component=f"learner/rl_module/{chosen}")
+    normalize = by_module(metadata["normalize"], spec.modules)[chosen]
+    policy = Policy(
+        spec.modules[chosen], algorithm, weights, None if normalize is None else Normalize.from_json(normalize)
     )
     return policy, int(metadata["step"])
+
+
+def by_module(saved: Any, module_ids: Collection[ModuleID]) -> Mapping[ModuleID, Any]:
+    """Return what a checkpoint's metadata say by module id; version 0.1 wrote it bare, for its only module."""
+    if isinstance(saved, Mapping) and saved.keys() == set(module_ids):
+        return saved
+    return dict.fromkeys(module_ids, saved)
 
 
 def hash_weights(weights: Mapping[ModuleID, Mapping[str, Any]]) -> str:

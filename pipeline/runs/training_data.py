@@ -1,13 +1,16 @@
-"""What a job's dataset becomes for its learners: spaces, transforms, one source of batches each."""
+"""What a job's datasets become for its learners: spaces, transforms, batches that can be shared out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_rl.learners.algorithms.registry import get_algorithm
-from dask_rl.learners.batch import DEFAULT_MODULE_ID
+from dask_rl.learners.algorithms.registry import build_algorithm
+from dask_rl.learners.batch import DEFAULT_MODULE_ID, ModuleID
+from dask_rl.learners.iterator import SharedData
 from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
 from dask_rl.pipeline.feed.config import FeedConfig
-from dask_rl.pipeline.feed.source import DatasetSource, plan_feed
+from dask_rl.pipeline.feed.multi_source import MultiFeedPlan
+from dask_rl.pipeline.feed.source import FeedPlan, plan_feed
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.stats import column_statistics
 from dask_rl.storage.transforms import Normalize, ScaleReward
@@ -16,15 +19,12 @@ from .job import TrainJob
 
 
 @dataclass(frozen=True)
-class TrainingData:
-    """A dataset prepared for a job."""
+class ModuleData:
+    """The dataset of one module, prepared."""
 
-    sources: tuple[DatasetSource, ...]
-    """One for each learner."""
-    module_spec: MultiRLModuleSpec
+    spec: RLModuleSpec
+    plan: FeedPlan
     content_hash: str
-    num_transitions: int
-    """Usable transitions."""
     normalize: Normalize | None
     """Standardisation of the observations, or None."""
     ref_scores: tuple[float, float] | None
@@ -33,57 +33,87 @@ class TrainingData:
     """What the run records about the dataset."""
 
 
+@dataclass(frozen=True)
+class TrainingData:
+    """The datasets of a job, prepared, by module id."""
+
+    modules: Mapping[ModuleID, ModuleData]
+
+    @property
+    def data(self) -> SharedData:
+        """The batches: those of the default module plain, those of others by module id."""
+        plans = {module_id: module.plan for module_id, module in self.modules.items()}
+        return plans[DEFAULT_MODULE_ID] if list(plans) == [DEFAULT_MODULE_ID] else MultiFeedPlan(plans)
+
+    @property
+    def module_spec(self) -> MultiRLModuleSpec:
+        """The spaces of every module."""
+        return MultiRLModuleSpec({module_id: module.spec for module_id, module in self.modules.items()})
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the run records: the facts of the only dataset, or `modules` with those of each."""
+        facts = {module_id: module.facts for module_id, module in self.modules.items()}
+        return next(iter(facts.values())) if len(facts) == 1 else {"modules": facts}
+
+    def epochs(self, num_rows: int) -> dict[ModuleID, float]:
+        """Return how many passes over each module's transitions so many rows of it are."""
+        return {module_id: num_rows / module.plan.num_positions for module_id, module in self.modules.items()}
+
+
 def open_training_data(job: TrainJob) -> TrainingData:
-    """Open the dataset of a job, check that they fit, compute what its transforms need.
+    """Open the datasets of a job, check that they fit, compute what its transforms need.
 
     Raises:
-        DatasetError: the dataset is missing or damaged.
+        DatasetError: a dataset is missing or damaged.
         ConfigError: batch size, shards and learners do not fit it, or the algorithm does not know its spaces.
     """
-    algorithm = get_algorithm(job.algorithm.name)
-    with OfflineDataset.open(job.dataset) as dataset:
+    data = TrainingData({module_id: _open_module(job, module_id) for module_id in sorted(job.datasets)})
+    data.data.shares(max(1, job.learners.num_learners))  # refuses what cannot be shared out
+    return data
+
+
+def _open_module(job: TrainJob, module_id: ModuleID) -> ModuleData:
+    settings = job.algorithm_of(module_id)
+    algorithm = build_algorithm(settings)
+    with OfflineDataset.open(job.datasets[module_id]) as dataset:
         spec = RLModuleSpec(dataset.observation_space, dataset.action_space)
-        algorithm(job.algorithm).module_class(spec)
+        algorithm.module_class(spec)
         normalize = None
-        if job.algorithm.normalize_observations:
+        if settings.normalize_observations:
             normalize = Normalize.from_statistics(column_statistics(dataset, "observations"))
-        plan = plan_feed(_feed_config(job, algorithm.required_fields, normalize), max(1, job.learners.num_learners))
+        plan = plan_feed(_feed_config(job, module_id, algorithm.required_fields, normalize))
         facts = dataset.describe() | {
             "ref_scores": dataset.ref_scores,
             "num_transitions": plan.num_positions,
             "num_episodes_used": plan.num_episodes,
             "steps_per_epoch": plan.steps_per_epoch,
         }
-        return TrainingData(
-            sources=plan.sources,
-            module_spec=MultiRLModuleSpec({DEFAULT_MODULE_ID: spec}),
-            content_hash=dataset.content_hash,
-            num_transitions=plan.num_positions,
-            normalize=normalize,
-            ref_scores=dataset.ref_scores,
-            facts=facts,
-        )
+        return ModuleData(spec, plan, dataset.content_hash, normalize, dataset.ref_scores, facts)
 
 
-def _feed_config(job: TrainJob, fields: tuple[str, ...], normalize: Normalize | None) -> FeedConfig:
+def _feed_config(
+    job: TrainJob, module_id: ModuleID, fields: tuple[str, ...], normalize: Normalize | None
+) -> FeedConfig:
+    algorithm = job.algorithm_of(module_id)
     transforms: dict[str, tuple[Any, ...]] = {}
     if normalize is not None:
         transforms["observations"] = (normalize,)
     if (job.data.reward_scale, job.data.reward_shift) != (1.0, 0.0):
         transforms["rewards"] = (ScaleReward(job.data.reward_scale, job.data.reward_shift),)
-    top_fraction = job.algorithm.top_fraction
+    budget = job.data.memory_budget_bytes
     return FeedConfig(
-        dataset=job.dataset,
+        dataset=job.datasets[module_id],
         fields=fields,
         batch_size=job.batch_size,
         num_shards=job.num_shards,
         seed=job.seed,
         transforms=transforms,
-        discount=job.algorithm.discount,
-        top_fraction=top_fraction if top_fraction < 1 else None,
+        discount=algorithm.discount,
+        top_fraction=algorithm.top_fraction if algorithm.top_fraction < 1 else None,
         dtype="float64" if job.learners.precision == "fp64" else "float32",
         block_rows=job.data.block_rows,
         window_rows=job.data.window_rows,
         resident=job.data.resident,
-        memory_budget_bytes=job.data.memory_budget_bytes,
+        memory_budget_bytes=None if budget is None else budget // len(job.datasets),
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from dask_rl.pipeline.runs.progress import make_progress
-from dask_rl.pipeline.runs.run_directory import RunDirectory
+from dask_rl.pipeline.runs.run_directory import RunDirectory, dataset_facts
 from dask_rl.storage.errors import ConfigError, explain
 
 from .cli_command import EXIT_DONE, EXIT_INTERRUPTED, Output, command, load, table
@@ -57,9 +57,8 @@ def train(
 
 def _describe(result: Any) -> str:
     """Return a training result for people: its numbers, and what to do with the run."""
-    loss = result.final_metrics.get("total_loss")
     rows: dict[str, Any] = {"num_steps": result.num_steps, "run": str(result.run)}
-    rows |= {} if loss is None else {"loss": loss}
+    rows |= load("pipeline.runs.learning_curve").losses_of(result.final_metrics)
     if result.evaluation is not None:
         error = result.evaluation["return_standard_error"]
         mean = f"{result.evaluation['return_mean']:.6g}" + ("" if error is None else f" ± {error:.3g}")
@@ -74,6 +73,9 @@ def evaluate(
     episodes: Annotated[int | None, typer.Option(min=1, help="Default: the job's.")] = None,
     environment: Annotated[str | None, typer.Option(help="Gymnasium id; default: the job's.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Episode i is reset with seed + i.")] = None,
+    module: Annotated[
+        str | None, typer.Option(help="Of several modules, the one that plays; default: the job's.")
+    ] = None,
     best: Annotated[bool, typer.Option("--best", help="Take the checkpoint with the best evaluation.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this process.")] = 0,
 ) -> Output:
@@ -82,7 +84,7 @@ def evaluate(
     job = load("pipeline.runs.job").load_job(directory.job_file)
     evaluating = load("pipeline.runs.evaluate")
     settings: dict[str, Any] = {} if job.evaluation is None else job.evaluation.model_dump()
-    given = {"num_episodes": episodes, "environment": environment, "seed": seed}
+    given = {"num_episodes": episodes, "environment": environment, "seed": seed, "module_id": module}
     settings |= {key: value for key, value in given.items() if value is not None}
     if "environment" not in settings:
         raise ConfigError(
@@ -94,16 +96,18 @@ def evaluate(
             )
         )
     config = load("pipeline.runs.config_errors").validate(evaluating.EvaluationConfig, settings)
+    chosen = load("pipeline.runs.module_choice").choose_module(config.module_id, job.datasets, "--module")
     trained = load("pipeline.runs.trained_policy")
-    policy, step = trained.load_checkpoint_policy(trained.find_checkpoint(directory, best=best))
+    policy, step = trained.load_checkpoint_policy(trained.find_checkpoint(directory, best=best), chosen)
     with (
         load("pipeline.runs.cluster").open_workers(workers) as client,
         make_progress("evaluate", config.num_episodes, "episodes") as progress,
     ):
         result = evaluating.evaluate(
-            policy, config, ref_scores=_ref_scores(directory), client=client, progress=progress.update
+            policy, config, ref_scores=_ref_scores(directory, chosen), client=client, progress=progress.update
         )
-    values = {"step": step} | result.summary()
+    named = {"module_id": chosen} if len(job.datasets) > 1 else {}
+    values = {"step": step} | named | result.summary()
     shown = {key: value for key, value in values.items() if key not in ("returns", "lengths")}
     return Output(values, table(shown))
 
@@ -114,7 +118,7 @@ def report(run: Run) -> Output:
     return Output({"report": str(path)}, str(path))
 
 
-def _ref_scores(run: RunDirectory) -> tuple[float, float] | None:
-    """Return the dataset's reference scores as the run recorded them."""
-    scores = next((row.get("ref_scores") for row in run.rows("dataset")), None)
+def _ref_scores(run: RunDirectory, module_id: str) -> tuple[float, float] | None:
+    """Return the reference scores of a module's dataset as the run recorded them."""
+    scores = dataset_facts(run.rows("dataset"), module_id).get("ref_scores")
     return None if scores is None else (float(scores[0]), float(scores[1]))

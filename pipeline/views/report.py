@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from dask_rl.pipeline.runs.run_directory import RunDirectory, damaged, write_atomic
+from dask_rl.pipeline.runs.run_directory import RunDirectory, damaged, dataset_facts, write_atomic
 
 from .cli_command import as_text
 
@@ -66,7 +66,7 @@ def _read_job(file: Path) -> Row:
 def _summary(rows: Sequence[Row], job: Row) -> list[tuple[str, str]]:
     train = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "evaluation"]
-    summary = [("Algorithm", str(job.get("algorithm", {}).get("name", "?")))]
+    summary = [("Algorithm", _algorithms(job))]
     if train:
         summary.append(("Steps", f"{train[-1]['step']:,} of {job.get('num_steps', 0):,}"))
         rates = [row["steps_per_second"] for row in train if row.get("steps_per_second")]
@@ -80,12 +80,21 @@ def _summary(rows: Sequence[Row], job: Row) -> list[tuple[str, str]]:
     return summary
 
 
+def _algorithms(job: Row) -> str:
+    """Return the algorithm's name; of several modules, each with its own."""
+    name = str(job.get("algorithm", {}).get("name", "?"))
+    datasets, own = job.get("dataset"), job.get("modules") or {}
+    if not isinstance(datasets, Mapping):
+        return name
+    return ", ".join(f"{module_id}: {own.get(module_id, {}).get('name', name)}" for module_id in sorted(datasets))
+
+
 def _figures(rows: Sequence[Row]) -> list[tuple[str, Markup]]:
     train = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "evaluation"]
-    data_return = next((row.get("return_mean") for row in rows if row["kind"] == "dataset"), None)
     figures = []
     if evaluations:
+        data_return = dataset_facts(rows, evaluations[-1].get("module_id")).get("return_mean")
         figures.append(("Evaluation", _evaluation_figure(evaluations, data_return)))
     names = sorted({key for row in train for key, value in row.items() if _LOSS_NAME.search(key) and _number(value)})
     figures.extend((f"Learning curve: {name}", _curve_figure(train, name)) for name in names)

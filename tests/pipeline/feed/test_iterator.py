@@ -136,9 +136,9 @@ def test_batches_are_those_of_the_order_for_any_split_mode_and_start(feed_datase
 
 def test_an_epoch_delivers_each_transition_once_and_never_a_final_row(feed_dataset: Path) -> None:
     config = feed_of(feed_dataset, batch_size=4, num_shards=4)
-    plan = plan_feed(config, 1)
+    plan = plan_feed(config)
     whole_steps = plan.num_positions // 4
-    batches = read_source(plan.sources[0], whole_steps)
+    batches = read_source(plan.shares(1)[0], whole_steps)
     columns = {name: np.concatenate([batch[name] for batch in batches]) for name in ALL_FIELDS}
     now, following = columns["observations"], columns["next_observations"]
     names = {(int(row[EPISODE]), int(row[STEP])) for row in now}
@@ -158,7 +158,7 @@ def test_an_epoch_delivers_each_transition_once_and_never_a_final_row(feed_datas
 def test_behaviour_cloning_uses_every_transition(feed_dataset: Path) -> None:
     config = feed_of(feed_dataset, fields=("observations", "actions"))
     with OfflineDataset.open(feed_dataset) as dataset:
-        assert plan_feed(config, 1).num_positions == dataset.num_steps
+        assert plan_feed(config).num_positions == dataset.num_steps
     batch = read_source(DatasetSource(config, (0, 1, 2, 3)), 1)[0]
     assert batch.keys() == {"observations", "actions"}  # nothing else is read
     assert batch["actions"].dtype == np.int64
@@ -178,10 +178,10 @@ def test_seeking_is_the_same_as_stepping(feed_dataset: Path, resident: bool) -> 
 
 def test_a_saved_state_resumes_with_another_number_of_learners(feed_dataset: Path) -> None:
     config = feed_of(feed_dataset)
-    whole = plan_feed(config, 1).sources[0].open(CPU, 30.0)
+    whole = plan_feed(config).shares(1)[0].open(CPU, 30.0)
     read_steps(whole, 7)
     state = whole.state_dict()
-    half = plan_feed(config, 2).sources[1].open(CPU, 30.0)
+    half = plan_feed(config).shares(2)[1].open(CPU, 30.0)
     half.load_state_dict(state)
     per_shard = half.rows_per_shard
     expected = {
@@ -189,7 +189,7 @@ def test_a_saved_state_resumes_with_another_number_of_learners(feed_dataset: Pat
         for name, values in read_steps(whole, 1)[0].items()
     }
     assert_equal(read_steps(half, 1), [expected])
-    assert half.epoch == pytest.approx(8 * 24 / plan_feed(config, 1).num_positions)
+    assert half.epoch == pytest.approx(8 * 24 / plan_feed(config).num_positions)
     assert half.num_rows == 8 * 12
     whole.close()
     half.close()
@@ -226,11 +226,11 @@ def test_transforms_and_float64(feed_dataset: Path) -> None:
 
 
 def test_top_fraction_uses_the_best_episodes(feed_dataset: Path) -> None:
-    plan = plan_feed(feed_of(feed_dataset, top_fraction=0.1), 1)
+    plan = plan_feed(feed_of(feed_dataset, top_fraction=0.1))
     with OfflineDataset.open(feed_dataset) as dataset:
         best = set(np.argsort(-dataset.episode_returns(), kind="stable")[:4].tolist())
     assert plan.num_episodes == 4
-    seen = {int(row[EPISODE]) for batch in read_source(plan.sources[0], 12) for row in batch["observations"]}
+    seen = {int(row[EPISODE]) for batch in read_source(plan.shares(1)[0], 12) for row in batch["observations"]}
     assert seen == best
 
 
@@ -238,15 +238,11 @@ def test_streaming_needs_its_minimum(feed_dataset: Path) -> None:
     config = feed_of(feed_dataset, memory_budget_bytes=3000)
     with pytest.raises(ConfigError, match=r"memory_budget_bytes: got 3000; allowed: at least \d+ for streaming"):
         DatasetSource(config, (0, 1, 2, 3)).open(CPU, 30.0)
-    # With the sizes left open they are chosen to fit, and what is chosen does not depend on the learners.
+    # With the sizes left open they are chosen to fit one learner that owns every shard.
     with OfflineDataset.open(feed_dataset) as dataset:
         budget = 40 * dataset.num_rows
-    chosen = [
-        plan_feed(feed_of(feed_dataset, memory_budget_bytes=budget, block_rows=None, window_rows=None), n).feed
-        for n in (1, 4)
-    ]
-    assert chosen[0] == chosen[1]
-    iterator = DatasetSource(chosen[0], (0, 1, 2, 3)).open(CPU, 30.0)
+    open_sizes = feed_of(feed_dataset, memory_budget_bytes=budget, block_rows=None, window_rows=None)
+    iterator = plan_feed(open_sizes).shares(1)[0].open(CPU, 30.0)
     assert not iterator.resident
     iterator.close()
 
@@ -267,16 +263,16 @@ def test_settings_that_do_not_fit_are_named(
     feed_dataset: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        plan_feed(feed_of(feed_dataset, **changes), 1)
+        plan_feed(feed_of(feed_dataset, **changes))
 
 
 def test_dask_tasks_need_a_worker(feed_dataset: Path) -> None:
     with pytest.raises(ConfigError, match="loader: got dask; allowed: thread outside a Dask worker"):
-        plan_feed(feed_of(feed_dataset, loader="dask"), 1).sources[0].open(CPU, 30.0)
+        plan_feed(feed_of(feed_dataset, loader="dask")).shares(1)[0].open(CPU, 30.0)
 
 
 def test_a_source_is_a_small_picklable_recipe(feed_dataset: Path) -> None:
-    sources = plan_feed(feed_of(feed_dataset), 2).sources
+    sources = plan_feed(feed_of(feed_dataset)).shares(2)
     assert all(isinstance(source, BatchSource) for source in sources)
     assert sources[0].key == sources[1].key  # learners keep it, and its state, under one name
     assert sources[0] != sources[1]
