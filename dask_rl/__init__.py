@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dask_rl.storage.episode import Episode
     from dask_rl.storage.errors import DaskRLError
     from dask_rl.storage.formats import ImportOptions, import_dataset
+    from dask_rl.storage.multi_agent_episode import MultiAgentEpisode
     from dask_rl.storage.writer import DatasetWriter
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ __all__ = [
     "LearnerGroup",
     "LearnerGroupConfig",
     "LearnersConfig",
+    "MultiAgentEpisode",
     "MultiRLModuleSpec",
     "OfflineDataset",
     "Policy",
@@ -62,6 +64,7 @@ _HOMES = {
     "LearnerGroup": "learners.group",
     "LearnerGroupConfig": "learners.config",
     "LearnersConfig": "learners.config",
+    "MultiAgentEpisode": "storage.multi_agent_episode",
     "MultiRLModuleSpec": "learners.module",
     "OfflineDataset": "storage.dataset",
     "Policy": "learners.policy",

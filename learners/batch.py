@@ -1,15 +1,12 @@
 """Batches: named tensors with a common first axis, per module."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError, explain
-from dask_rl.storage.transforms import returns_to_go
 
 ModuleID = str
 DEFAULT_MODULE_ID: ModuleID = "default_module"
@@ -77,30 +74,3 @@ def split_batch(batch: Batch, num_parts: int) -> list[Batch]:
     rows = num_rows(batch)
     edges = [rows * part // num_parts for part in range(num_parts + 1)]
     return [{name: tensor[start:stop] for name, tensor in batch.items()} for start, stop in itertools.pairwise(edges)]
-
-
-def batch_from_episodes(episodes: Iterable[Episode], dtype: torch.dtype, discount: float) -> Batch:
-    """Lay episodes end to end as one batch of transitions with next observations and returns-to-go."""
-    columns: dict[str, list[np.ndarray]] = {}
-
-    def put(name: str, values: np.ndarray) -> None:
-        columns.setdefault(name, []).append(values)
-
-    for episode in episodes:
-        length = len(episode)
-        next_valid = np.ones(length, np.bool_)
-        next_valid[-1] = episode.has_final_observation
-        put("observations", episode.observations[:-1])
-        put("next_observations", episode.observations[1:])
-        put("next_valid", next_valid)
-        put("actions", episode.actions)
-        put("rewards", episode.rewards)
-        put("terminations", episode.terminations.astype(np.float32))
-        rows = np.append(episode.rewards.astype(np.float64), 0)  # with that of the final observation
-        put("returns_to_go", returns_to_go(rows, np.array([0]), np.array([length + 1]), discount)[:-1])
-    return {name: _tensor(np.concatenate(parts), dtype) for name, parts in columns.items()}
-
-
-def _tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor

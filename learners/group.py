@@ -9,13 +9,13 @@ from typing import Any
 from distributed import Client, LocalCluster, get_client
 
 from dask_rl.storage.checkpoint import load_metadata
-from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import CheckpointError, ConfigError, LearnerLostError, explain
 
 from .actor import LearnerActor
 from .algorithms.registry import parse_algorithm
 from .batch import Batch, MultiBatch, as_multi_batch
 from .config import LearnerGroupConfig
+from .episodes import AnyEpisode
 from .group_state import GroupState
 from .handles import LocalHandle
 from .iterator import BatchSource, Iterables
@@ -199,7 +199,7 @@ class LearnerGroup(GroupState):
 
     def update_from_episodes(
         self,
-        episodes: Sequence[Episode],
+        episodes: Sequence[AnyEpisode],
         *,
         timesteps: Mapping[str, Any] | None = None,
         return_state: bool = False,
@@ -208,7 +208,14 @@ class LearnerGroup(GroupState):
         shuffle_batch_per_epoch: bool = False,
     ) -> list[Result]:
         """Update from whole episodes, the longest first to the least loaded; as `update_from_batch`."""
-        plan = plan_episode_update(episodes, len(self), num_epochs, minibatch_size)
+        plan = plan_episode_update(
+            episodes,
+            len(self),
+            num_epochs,
+            minibatch_size,
+            lookback=self.config.episode_lookback_horizon,
+            discount_of=lambda module_id: self.config.algorithm_of(module_id).discount,
+        )
         return self._run_plan(plan, timesteps, return_state, minibatch_size, shuffle_batch_per_epoch)
 
     def _run_plan(
@@ -225,7 +232,7 @@ class LearnerGroup(GroupState):
                 UpdateRequest(
                     number,
                     batch=plan.batches[rank] if plan.batches else None,
-                    episodes=plan.episodes[rank] if plan.episodes else None,
+                    episodes=plan.shares[rank] if plan.shares else None,
                     num_minibatches=plan.num_minibatches,
                     minibatch_size=minibatch_size,
                     shuffle_seed=self.config.seed + number if shuffle else None,

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_rl.storage.episode import Episode
-
 from .batch import ModuleID, MultiBatch
+from .episodes import AnyEpisode, EpisodeShare
 from .iterator import BatchSource
 
 
@@ -22,7 +21,7 @@ class UpdateRequest:
     """Position in the group's order of update calls; becomes the weights' sequence number."""
     source: BatchSource | None = None
     batch: MultiBatch | None = None
-    episodes: Sequence[Episode] | None = None
+    episodes: Sequence[EpisodeShare | AnyEpisode] | None = None
     num_iters: int = 1
     """Gradient steps to take from `source`."""
     num_minibatches: int | None = 1

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError, explain
 
 from .batch import ModuleID, MultiBatch, num_rows, split_batch
+from .episodes import AnyEpisode, DiscountOf, EpisodeShare
 from .minibatch import count_minibatches
+from .sharing import share_out
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -16,43 +20,77 @@ class UpdatePlan:
 
     num_minibatches: int
     modules_to_skip: frozenset[ModuleID] = frozenset()
+    """Modules of which some learner has no row."""
     batches: tuple[MultiBatch, ...] = ()
-    episodes: tuple[tuple[Episode, ...], ...] = ()
+    shares: tuple[tuple[EpisodeShare, ...], ...] = ()
 
 
 def plan_batch_update(batch: MultiBatch, num_learners: int, num_epochs: int, minibatch_size: int | None) -> UpdatePlan:
-    """Split every module's rows evenly; leave out modules with fewer rows than learners."""
-    if not batch or all(num_rows(rows) == 0 for rows in batch.values()):
+    """Split every module's rows evenly; leave out modules with fewer rows than learners.
+
+    Raises:
+        ConfigError: a module without a row, or no module.
+    """
+    if not batch:
         raise ConfigError(explain("batch", got="no rows", allowed="at least one", fix="give it data"))
-    parts = {module_id: split_batch(batch[module_id], num_learners) for module_id in sorted(batch)}
-    skipped = frozenset(module_id for module_id in batch if num_rows(batch[module_id]) < num_learners)
-    rows = [num_rows(part) for module_id, split in parts.items() if module_id not in skipped for part in split]
+    rows = {module_id: num_rows(batch[module_id]) for module_id in sorted(batch)}
+    for module_id, number in rows.items():
+        if number == 0:
+            subject = f"batch of module {module_id!r}"
+            raise ConfigError(
+                explain(subject, got="no rows", allowed="at least one", fix="give it data, or leave it out")
+            )
+    parts = {module_id: split_batch(batch[module_id], num_learners) for module_id in rows}
     batches = tuple({module_id: parts[module_id][rank] for module_id in parts} for rank in range(num_learners))
-    return UpdatePlan(count_minibatches(rows or [1], num_epochs, minibatch_size), skipped, batches)
+    rows_per_learner = {module_id: [num_rows(part) for part in split] for module_id, split in parts.items()}
+    skipped, count = _agree(rows_per_learner, num_epochs, minibatch_size)
+    return UpdatePlan(count, skipped, batches)
 
 
 def plan_episode_update(
-    episodes: Sequence[Episode], num_learners: int, num_epochs: int, minibatch_size: int | None
+    episodes: Sequence[AnyEpisode],
+    num_learners: int,
+    num_epochs: int,
+    minibatch_size: int | None,
+    *,
+    lookback: int,
+    discount_of: DiscountOf,
 ) -> UpdatePlan:
-    """Give whole episodes to learners, the longest first to the one with the fewest steps.
+    """Share episodes out among learners; leave out modules with fewer steps than learners.
+
+    Args:
+        episodes: of one or more agents.
+        num_learners: learners to share them out to.
+        num_epochs: passes over the rows.
+        minibatch_size: rows per module of a minibatch; None: all.
+        lookback: steps before a cut that the later part keeps as context.
+        discount_of: discount of returns-to-go, by module id.
 
     Raises:
-        ConfigError: fewer episodes than learners.
+        ConfigError: no episode, or something that is none.
     """
-    if len(episodes) < num_learners:
-        raise ConfigError(
-            explain(
-                "episodes",
-                got=len(episodes),
-                allowed=f"at least {num_learners}, one per learner",
-                fix="give it more",
-            )
-        )
-    shares: list[list[int]] = [[] for _ in range(num_learners)]
-    loads = [0] * num_learners
-    for index in sorted(range(len(episodes)), key=lambda i: -len(episodes[i])):
-        rank = loads.index(min(loads))
-        shares[rank].append(index)
-        loads[rank] += len(episodes[index])
-    parts = tuple(tuple(episodes[index] for index in sorted(share)) for share in shares)
-    return UpdatePlan(count_minibatches(loads, num_epochs, minibatch_size), episodes=parts)
+    if not episodes:
+        raise ConfigError(explain("episodes", got="none", allowed="at least one", fix="give it data"))
+    hands = share_out(episodes, num_learners, lookback=lookback, discount_of=discount_of)
+    rows_per_learner: dict[ModuleID, list[int]] = {}
+    for rank, hand in enumerate(hands):
+        for share in hand:
+            rows_per_learner.setdefault(share.module_id, [0] * num_learners)[rank] += len(share)
+    skipped, count = _agree(rows_per_learner, num_epochs, minibatch_size)
+    return UpdatePlan(count, skipped, shares=tuple(map(tuple, hands)))
+
+
+def _agree(
+    rows_per_learner: dict[ModuleID, list[int]], num_epochs: int, minibatch_size: int | None
+) -> tuple[frozenset[ModuleID], int]:
+    """Return the modules that not every learner has rows of, and the number of minibatches of the others."""
+    skipped = frozenset(module_id for module_id, rows in rows_per_learner.items() if min(rows) == 0)
+    trained = [number for module_id, rows in rows_per_learner.items() if module_id not in skipped for number in rows]
+    return skipped, count_minibatches(trained or [1], num_epochs, minibatch_size)
+
+
+def split_contiguous(items: Sequence[Item], num_parts: int) -> list[list[Item]]:
+    """Split into contiguous parts whose sizes differ by at most one, the larger ones first."""
+    each, rest = divmod(len(items), num_parts)
+    starts = [part * each + min(part, rest) for part in range(num_parts + 1)]
+    return [list(items[starts[part] : starts[part + 1]]) for part in range(num_parts)]

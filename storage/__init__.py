@@ -19,6 +19,7 @@ from .errors import (
     WaitTimeoutError,
     explain,
 )
+from .multi_agent_episode import MultiAgentEpisode
 from .schema import SCHEMA_VERSION, ArraySpec
 from .spaces import describe_space, infer_box, space_from_json, space_to_json, spaces_equal
 from .stats import FieldStatistics, column_statistics
@@ -42,6 +43,7 @@ __all__ = [
     "InvalidDataError",
     "LearnerError",
     "LearnerLostError",
+    "MultiAgentEpisode",
     "NonFiniteGradientError",
     "Normalize",
     "OfflineDataset",

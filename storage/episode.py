@@ -1,7 +1,7 @@
 """One episode in memory: T steps, T+1 observations."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,22 @@ class Episode:
     def __len__(self) -> int:
         """Return the number of steps T."""
         return len(self.rewards)
+
+    def part(self, start: int, stop: int) -> "Episode":
+        """Return steps `start` to `stop`, exclusive, as an episode of the same id (views, no copies).
+
+        Before the episode's end it is neither terminated nor truncated, and its final observation is the real one.
+        """
+        return replace(
+            self,
+            observations=self.observations[start : stop + 1],
+            actions=self.actions[start:stop],
+            rewards=self.rewards[start:stop],
+            terminations=self.terminations[start:stop],
+            truncations=self.truncations[start:stop],
+            infos={name: values[start:stop] for name, values in self.infos.items()},
+            has_final_observation=self.has_final_observation or stop < len(self),
+        )
 
     @property
     def terminated(self) -> bool:

@@ -16,6 +16,7 @@ PROMISED = [
     "OfflineDataset",
     "DatasetWriter",
     "Episode",
+    "MultiAgentEpisode",
     "import_dataset",
     "ImportOptions",
     "TrainJob",

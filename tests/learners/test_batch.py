@@ -5,46 +5,11 @@ import torch
 from dask_rl.learners.batch import (
     DEFAULT_MODULE_ID,
     as_multi_batch,
-    batch_from_episodes,
     check_batch,
     num_rows,
     split_batch,
 )
-from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError
-
-
-def test_episodes_end_to_end():
-    def episode(length, terminated, has_final):
-        ends = np.zeros(length, bool)
-        ends[-1] = True
-        no = np.zeros(length, bool)
-        observations = np.arange(length + 1, dtype=np.float32)[:, None] + 10 * length
-        return Episode(
-            observations,
-            np.arange(length),
-            np.ones(length, np.float32),
-            ends if terminated else no,
-            no if terminated else ends,
-            has_final_observation=has_final,
-        )
-
-    batch = batch_from_episodes([episode(2, True, True), episode(3, False, False)], torch.float64, 0.5)
-    assert batch["observations"].flatten().tolist() == [20, 21, 30, 31, 32]
-    assert batch["next_observations"].flatten().tolist() == [21, 22, 31, 32, 33]
-    assert batch["terminations"].tolist() == [0, 1, 0, 0, 0]
-    assert batch["next_valid"].tolist() == [True, True, True, True, False]
-    assert batch["actions"].tolist() == [0, 1, 0, 1, 2]
-    assert batch["returns_to_go"].tolist() == [1.5, 1, 1.75, 1.5, 1]
-    assert {name: t.dtype for name, t in batch.items()} == {
-        "observations": torch.float64,
-        "next_observations": torch.float64,
-        "next_valid": torch.bool,
-        "actions": torch.int64,
-        "rewards": torch.float64,
-        "terminations": torch.float64,
-        "returns_to_go": torch.float64,
-    }
 
 
 def test_multi_batches_are_sorted_and_a_plain_one_is_the_default_modules():
