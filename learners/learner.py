@@ -20,7 +20,6 @@ from .batch import (
     num_rows,
 )
 from .episodes import multi_batch_from_episodes
-from .episodes import multi_batch_from_episodes
 from .flat import SegmentKey
 from .iterator import BatchIterator, BatchSource
 from .learner_stages import LearnerStages
