@@ -60,8 +60,8 @@ class MultiIterator:
             raise ConfigError(
                 explain(
                     "iterator state",
-                    got=f"modules {sorted(parameters)}",
-                    allowed=list(self._iterators),
+                    got=f"modules {', '.join(sorted(parameters))}",
+                    allowed=", ".join(self._iterators),
                     fix="resume with the datasets that the run began with, or start a new run",
                 )
             )

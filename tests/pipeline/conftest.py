@@ -45,3 +45,29 @@ def write_dataset(path: Path, num_episodes: int = 40, seed: int = 0) -> Path:
 @pytest.fixture(scope="session")
 def feed_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("feed") / "data.zarr")
+
+
+@pytest.fixture(scope="session")
+def other_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another length and other spaces than those of `feed_dataset`: observation 2, a Box action."""
+    path = tmp_path_factory.mktemp("other") / "other.zarr"
+    rng = np.random.default_rng(3)
+    writer = DatasetWriter(
+        path,
+        observation_space=gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        action_space=gymnasium.spaces.Box(-1, 1, (1,), np.float32),
+        shard_rows=128,
+    )
+    with writer:
+        for length in rng.integers(5, 40, 25).tolist():
+            last = np.arange(length) == length - 1
+            writer.add_episode(
+                Episode(
+                    observations=rng.normal(size=(length + 1, 2)).astype(np.float32),
+                    actions=rng.uniform(-1, 1, (length, 1)).astype(np.float32),
+                    rewards=rng.normal(size=length).astype(np.float32),
+                    terminations=last,
+                    truncations=np.zeros(length, np.bool_),
+                )
+            )
+    return path
