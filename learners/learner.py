@@ -1,29 +1,16 @@
 """Learner: carries out update requests, step by step and phase by phase."""
 
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import torch
+from dask_rl.storage.errors import ConfigError, explain
 
-from dask_rl.storage.errors import ConfigError, LearnerStoppedError, NonFiniteGradientError, explain
-
-from .activity import COMPUTING, IDLE, IN_COLLECTIVE, IN_HOOK, OPENING_DATA, WAITING_FOR_DATA
-from .algorithm import Phase
-from .batch import (
-    OBSERVATION_FIELDS,
-    Batch,
-    ModuleID,
-    MultiBatch,
-    as_multi_batch,
-    check_batch,
-    num_rows,
-)
+from .activity import IDLE, IN_COLLECTIVE, IN_HOOK, OPENING_DATA, WAITING_FOR_DATA
+from .agreement import Agreement, agree_on_update
+from .batch import OBSERVATION_FIELDS, Batch, ModuleID, MultiBatch, as_multi_batch
 from .episodes import multi_batch_from_episodes
-from .flat import SegmentKey
 from .iterator import BatchIterator, BatchSource
-from .learner_stages import LearnerStages
-from .losses import num_valid_rows
+from .learner_steps import LearnerSteps
 from .metrics import STATE_KEY, CallMetrics, OpenCall, Result
 from .minibatch import cyclic_minibatches
 from .request import UpdateRequest
@@ -32,7 +19,7 @@ NUM_KEPT_RESULTS = 8
 """Results that a learner keeps for a driver that asks again: more than may be under way."""
 
 
-class Learner(LearnerStages):
+class Learner(LearnerSteps):
     """Holds the modules of one rank and updates them.
 
     The stages of a step (`compute_losses`, `compute_gradients`, `postprocess_gradients`, `apply_gradients`) and the
@@ -114,12 +101,12 @@ class Learner(LearnerStages):
         for _ in range(self.step - self.open_first_step, num_iters):
             self._check_stop()
             self.activity.enter(WAITING_FOR_DATA)
-            with metrics.timed("waiting"):
+            with metrics.timed("waiting"):  # for the own data, and where learners must agree for the others'
                 given = as_multi_batch(iterator.next_batch())
                 self._check_known(given)
-                batches = {module_id: self._cast(batch) for module_id, batch in given.items()}
-            with metrics.timed("computing"):
-                self._step(batches, iterator.shards, iterator.rows_per_shard, metrics)
+                chosen = self._choose(given, metrics, is_aligned=iterator.is_aligned)
+                batches = {module_id: self._cast(batch) for module_id, batch in chosen.items()}
+            self._step(batches, iterator.shards, metrics)
             self.iterator_steps[source.key] = iterator.step
 
     def _run_batch(self, request: UpdateRequest, metrics: CallMetrics) -> None:
@@ -129,32 +116,29 @@ class Learner(LearnerStages):
             episodes, config = request.episodes or (), self.config
             batches = multi_batch_from_episodes(episodes, self.dtype, lambda id_: config.algorithm_of(id_).discount)
         self._check_known(batches)
-        kept = {
-            module_id: self._cast(batches[module_id])
-            for module_id in sorted(batches)
-            if module_id not in request.modules_to_skip
-        }
-        count, done = request.num_minibatches or 0, self.step - self.open_first_step
-        if not kept:
-            for _ in range(done, count):
-                self._skip_step(metrics)
-            return
+        agreed = self._agree(request, self._selected(batches))
+        kept = {module_id: self._cast(batches[module_id]) for module_id in agreed.module_ids}
+        count, done = agreed.num_minibatches, self.step - self.open_first_step
         size, seed = request.minibatch_size, request.shuffle_seed
         for minibatch in cyclic_minibatches(kept, count, size, shuffle_seed=seed, start=done):
-            with metrics.timed("computing"):
-                self._step(minibatch, (), 0, metrics)
+            self._check_stop()
+            metrics.num_skipped_module_steps += agreed.num_left_out
+            self._step(self._choose(minibatch, metrics, is_aligned=True), (), metrics)
 
-    def _skip_step(self, metrics: CallMetrics) -> None:
-        """Count a step in which no module learns."""
-        self.step += 1
-        self.num_skipped_steps += 1
-        metrics.num_steps += 1
-        metrics.num_skipped_steps += 1
-
-    def _check_stop(self) -> None:
-        if self.stop_requested:
-            fix = "let the learner join a group again to go on"
-            raise LearnerStoppedError(explain(f"learner at step {self.step}", got="a request to stop", fix=fix))
+    def _agree(self, request: UpdateRequest, batches: MultiBatch) -> Agreement:
+        """Return the plan of an update: the driver's, or that of the learners where it has not seen the rows."""
+        if request.num_minibatches is not None:
+            kept = tuple(module_id for module_id in sorted(batches) if module_id not in request.modules_to_skip)
+            return Agreement(kept, len(batches.keys() & request.modules_to_skip), request.num_minibatches)
+        self.activity.enter(IN_COLLECTIVE)
+        return agree_on_update(
+            self.collective,
+            batches,
+            num_epochs=request.num_epochs,
+            minibatch_size=request.minibatch_size,
+            module_ids=list(self.module),
+            device=self.device,
+        )
 
     def _check_known(self, batches: MultiBatch) -> None:
         unknown = [module_id for module_id in batches if module_id not in self.module]
@@ -173,90 +157,6 @@ class Learner(LearnerStages):
             )
             for name, tensor in batch.items()
         }
-
-    def _step(self, batches: MultiBatch, shards: Sequence[int], rows_per_shard: int, metrics: CallMetrics) -> None:
-        """One gradient step of every module in `batches`, phase by phase."""
-        self._check_stop()
-        self.activity.enter(COMPUTING)
-        noise = {}
-        for module_id, batch in batches.items():
-            check_batch(batch, self.algorithms[module_id].required_fields)
-            streams = (shards, rows_per_shard) if shards else ((self.collective.rank,), num_rows(batch))
-            noise[module_id] = self._noise[module_id].draw(self.step, *streams)
-        rows = {module_id: num_valid_rows(batch) for module_id, batch in batches.items()}
-        for index, module_id in enumerate(self.module):
-            self.flat.weights[index] = rows.get(module_id, 0)
-        applied = True
-        plans = {module_id: self.algorithms[module_id].phases() for module_id in batches}
-        for index in range(max(map(len, plans.values()))):
-            phases = {module_id: plan[index] for module_id, plan in plans.items() if index < len(plan)}
-            applied = applied and self._phase(index, phases, batches, noise, metrics)
-        if not self.is_warm:
-            # The first step compiled its phases under the start-up timeout; from now on a silent peer is a lost one.
-            self.collective.set_timeout(self.config.learners.collective_timeout_seconds)
-            self.is_warm = True
-        for module_id in batches:
-            metrics.add_rows(module_id, rows[module_id])
-        self.step += 1
-        metrics.num_steps += 1
-        if not applied:
-            self.num_skipped_steps += 1
-            metrics.num_skipped_steps += 1
-
-    def _phase(
-        self,
-        index: int,
-        phases: Mapping[ModuleID, Phase],
-        batches: MultiBatch,
-        noise: Mapping[ModuleID, Any],
-        metrics: CallMetrics,
-    ) -> bool:
-        """Run one phase; return whether its gradients were finite and applied."""
-        self.flat.reattach()  # a compiled phase writes to the buffer itself: nothing may be put back over it
-        for module_id, losses in self.compute_gradients(phases, batches, noise).items():
-            metrics.add_losses(module_id, losses)
-        self.flat.reattach()
-        keys = sorted((module_id, name) for module_id, phase in phases.items() for name in phase.optimizers)
-        with metrics.timed("exchanging"):
-            self._exchange(keys, with_weights=index == 0)
-        norms = self.postprocess_gradients(keys)
-        self._gradient_norms.update(zip(keys, norms, strict=True))
-        if not bool(torch.isfinite(norms).all()):
-            self._refuse(keys, norms)
-            return False
-        self.apply_gradients(keys)
-        for module_id, phase in phases.items():
-            for update in phase.targets:
-                if (self.step + 1) % update.every == 0:
-                    self._targets[module_id, update.target].step(update.rate)
-        return True
-
-    def _exchange(self, keys: Sequence[SegmentKey], *, with_weights: bool) -> None:
-        """Sum gradients, and with the first phase the weights, over all learners: one call where they adjoin."""
-        if self.collective.size > 1:
-            self.activity.enter(IN_COLLECTIVE)
-            ranges = self.flat.ranges(keys)
-            if with_weights:
-                if ranges[-1][1] == self.flat.size:
-                    ranges[-1] = (ranges[-1][0], len(self.flat.grad))
-                else:
-                    ranges.append((self.flat.size, len(self.flat.grad)))
-            for start, stop in ranges:
-                self.collective.all_reduce_(self.flat.grad[start:stop])
-            self.activity.enter(COMPUTING)
-        if with_weights:
-            self._total_weights = self.flat.weights.clone()
-
-    def _refuse(self, keys: Sequence[SegmentKey], norms: torch.Tensor) -> None:
-        if self.config.learners.on_nonfinite == "raise":
-            bad = ["/".join(key) for key, norm in zip(keys, norms.tolist(), strict=True) if not norm < float("inf")]
-            raise NonFiniteGradientError(
-                explain(
-                    f"gradient at step {self.step}",
-                    got=f"a value that is not finite in {', '.join(bad)}",
-                    fix="lower the learning rate, set algorithm.grad_clip, or learners.on_nonfinite: skip",
-                )
-            )
 
     def _result(self, metrics: CallMetrics, request: UpdateRequest) -> Result:
         per_module: dict[ModuleID, dict[str, Any]] = {module_id: {} for module_id in self.module}

@@ -1,8 +1,10 @@
 """LearnerStages: how a learner is built, and the stages of a gradient step that a user may override."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,10 +16,11 @@ from .batch import Batch, ModuleID, MultiBatch
 from .flat import FlatParameters, FlatTargets, SegmentKey
 from .gradients import Losses, PhaseGradients
 from .learner_rank import LearnerRank
-from .module import MultiRLModule
+from .module import MultiRLModule, RLModule
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer, clip_gradients, gradient_norms
 from .schedules import Schedule, as_schedule
+from .undo import Undo
 
 
 class LearnerStages(LearnerRank):
@@ -27,18 +30,30 @@ class LearnerStages(LearnerRank):
 
     def build(self) -> None:
         """Build modules with seeded weights, optimizers, flat storage; equal on all learners of a group."""
-        modules = {}
-        for position, module_id in enumerate(sorted(self.module_spec.modules)):
-            algorithm = build_algorithm(self.config.algorithm)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.config.seed + 1_000_003 * position)
-                module = algorithm.build_module(self.module_spec.modules[module_id])
-            self.algorithms[module_id] = algorithm
-            modules[module_id] = module.to(self.device, self.dtype)
-        self.module = MultiRLModule(modules)
+        should = self.should_module_be_updated
+        self._check_ids("modules_to_update", () if should is None or callable(should) else should)
+        self._check_ids("module_algorithms", self.config.module_algorithms)
+        self.module = MultiRLModule({id_: self._build_module(id_) for id_ in sorted(self.module_spec.modules)})
         for module_id in self.module:
             self.configure_optimizers_for_module(module_id)
         self._build_storage()
+
+    def _build_module(self, module_id: ModuleID) -> RLModule:
+        """Build one module and its algorithm; its weights depend on the seed and its id alone."""
+        algorithm = self.algorithms[module_id] = build_algorithm(self.config.algorithm_of(module_id))
+        seed = np.random.SeedSequence([self.config.seed, crc32(module_id.encode())])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
+            module = algorithm.build_module(self.module_spec.modules[module_id])
+        return module.to(self.device, self.dtype)
+
+    def _check_ids(self, name: str, given: Iterable[ModuleID]) -> None:
+        unknown = sorted(set(given) - self.module_spec.modules.keys())
+        if unknown:
+            allowed = sorted(self.module_spec.modules)
+            raise ConfigError(
+                explain(name, got=f"unknown modules {unknown}", allowed=allowed, fix="use ids of module_spec")
+            )
 
     def configure_optimizers_for_module(self, module_id: ModuleID) -> None:
         """Register the optimizers of a module; by default those that its algorithm declares."""
@@ -90,6 +105,13 @@ class LearnerStages(LearnerRank):
             )
             for phase in algorithm.phases():
                 self._build_phase(module_id, module, phase)
+            self._undo[module_id] = self._build_undo(module_id)
+
+    def _build_undo(self, module_id: ModuleID) -> Undo:
+        keys = [key for key in sorted(self.optimizers) if key[0] == module_id]
+        tensors = [self.flat.data[start:stop] for start, stop in self.flat.ranges(keys)]
+        tensors += [targets.data for key, targets in sorted(self._targets.items()) if key[0] == module_id]
+        return Undo([*tensors, *self.module[module_id].buffers()], [self.optimizers[key] for key in keys])
 
     def _build_phase(self, module_id: ModuleID, module: nn.Module, phase: Phase) -> None:
         def losses(batch: Batch, noise: Mapping[str, torch.Tensor]) -> Losses:

@@ -8,6 +8,7 @@ import torch
 from dask_rl.storage.errors import CheckpointError, explain
 
 from .activity import Activity
+from .agreement import ShouldBeUpdated
 from .algorithm import Algorithm
 from .batch import ModuleID
 from .checkpointable import Checkpointable, Components, State, select_state
@@ -20,6 +21,7 @@ from .metrics import OpenCall, Result
 from .module import MultiRLModule, MultiRLModuleSpec
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer
+from .undo import Undo
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.float64}
 
@@ -38,12 +40,27 @@ class LearnerState(Checkpointable):
         *,
         collective: Collective | None = None,
         device: torch.device | None = None,
+        should_module_be_updated: ShouldBeUpdated = None,
     ) -> None:
+        """Take what makes a learner.
+
+        Args:
+            config: the algorithms, the seed, the settings of learners.
+            module_spec: the spaces (and module class) of each module.
+            collective: the group; None: alone.
+            device: where the modules live; None: the CPU.
+            should_module_be_updated: which modules updates train; None: those of `config.modules_to_update`. A
+                function is asked in every step, of each module with its id and the step's batches; a module is
+                updated where it says yes on every learner.
+        """
         self.config = config
         self.module_spec = module_spec
         self.collective: Collective = collective or SingleProcess()
         self.device = device or torch.device("cpu")
         self.dtype = _DTYPES[config.learners.precision]
+        self.should_module_be_updated: ShouldBeUpdated = (
+            config.modules_to_update if should_module_be_updated is None else should_module_be_updated
+        )
         self.algorithms: dict[ModuleID, Algorithm[Any]] = {}
         self.iterators: dict[str, BatchIterator] = {}
         self.step = 0
@@ -68,6 +85,7 @@ class LearnerState(Checkpointable):
         self._gradient_norms: dict[SegmentKey, torch.Tensor] = {}
         self._targets: dict[tuple[ModuleID, str], FlatTargets] = {}
         self._noise: dict[ModuleID, NoiseBuffers] = {}
+        self._undo: dict[ModuleID, Undo] = {}
         self._total_weights = torch.zeros(0)
         self.is_warm = False
         """Whether it has made a step since it joined: the first one may compile."""

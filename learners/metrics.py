@@ -26,6 +26,8 @@ class CallMetrics:
         self._seconds: dict[str, float] = {"waiting": 0.0, "computing": 0.0, "exchanging": 0.0}
         self.num_steps = 0
         self.num_skipped_steps = 0
+        self.num_skipped_module_steps = 0
+        """Steps of single modules that were left out because some learner had no row of theirs."""
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -61,6 +63,7 @@ class CallMetrics:
             **learner,
             "num_steps": self.num_steps,
             "num_skipped_steps": self.num_skipped_steps,
+            "num_skipped_module_steps": self.num_skipped_module_steps,
             "seconds": seconds,
             "steps_per_second": self.num_steps / seconds if seconds > 0 else 0.0,
             "seconds_waiting": self._seconds["waiting"],

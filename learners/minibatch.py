@@ -27,7 +27,7 @@ def cyclic_minibatches(
 ) -> Iterator[MultiBatch]:
     """Yield `count` minibatches of exactly `minibatch_size` rows per module; None yields the whole batch.
 
-    With `start`, only the last `count - start` of them: where a call goes on.
+    With `start`, only the last `count - start` of them: where a call goes on. Without modules they are empty.
 
     Raises:
         ConfigError: a module has no row.

@@ -87,14 +87,18 @@ def the_same(learner, other):
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: s.get("update_order", s["name"]))
 @pytest.mark.parametrize("make_request", [iterator_requests, minibatch_requests])
 @pytest.mark.parametrize("failing", [0, 1])
-@pytest.mark.parametrize("stage", ["first", "last"])
+@pytest.mark.parametrize("stage", ["first", "middle", "last"])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_request_that_fails_in_the_middle_goes_on_bit_by_bit(settings, make_request, failing, stage, replaced):
     expected = undisturbed(settings, make_request)
     learners = make_pair(settings)
     phases = learners[0].algorithms[DEFAULT_MODULE_ID].phases()
-    # Broken before any exchange of a step both stand at its start; broken after the last one the peer is a step ahead.
-    stages = {"first": f"before {phases[0].name}", "last": f"exchanged {sorted(phases[-1].optimizers)[0]}"}
+    # Broken before the last exchange of a step both stand at its start, broken after it the peer is a step ahead.
+    stages = {
+        "first": f"before {phases[0].name}",
+        "middle": f"before {phases[len(phases) // 2].name}",
+        "last": f"exchanged {sorted(phases[-1].optimizers)[0]}",
+    }
     learners[failing].break_at = (NUM_ITERS + 2, stages[stage])
     positions = run_in_threads(2, lambda c: run_requests(learners, c, make_request, (1, 2, 3)))
     other = 1 - failing
