@@ -44,6 +44,68 @@ def test_overrides_are_yaml_and_reach_nested_settings(tmp_path):
     assert job.data.reward_scale == 0.1
 
 
+MODULES = """
+dataset: {cart: cartpole.zarr, arm.left: arm.zarr}
+algorithm: {name: bc, learning_rate: 0.01, top_fraction: 0.5}
+modules:
+  arm.left: {name: iql, dropout: 0.1}
+num_steps: 10
+evaluation: {environment: CartPole-v1, module_id: cart}
+run: runs/both
+"""
+
+
+def test_a_job_with_several_modules_round_trips_and_says_what_each_trains_with():
+    job = parse_job(MODULES)
+    assert parse_job(job.to_yaml()) == job
+    assert job.datasets == {"cart": "cartpole.zarr", "arm.left": "arm.zarr"}
+    assert job.evaluated_module() == "cart"
+    assert job.algorithm_of("cart") is job.algorithm
+    own = job.algorithm_of("arm.left")
+    assert (own.name, own.dropout, own.learning_rate, own.top_fraction) == ("iql", 0.1, 3e-4, 1.0)  # complete
+
+
+def test_settings_of_a_module_without_a_name_are_those_that_differ():
+    job = parse_job(MODULES, ["modules={cart: {learning_rate: 0.5}}"])
+    settings = job.algorithm_of("cart")
+    assert (settings.name, settings.learning_rate, settings.top_fraction) == ("bc", 0.5, 0.5)
+    assert parse_job(job.to_yaml()) == job
+
+
+def test_a_plain_dataset_is_that_of_the_default_module():
+    job = parse_job(JOB)
+    assert job.datasets == {"default_module": "cartpole.zarr"}
+    assert (job.evaluated_module(), job.modules) == ("default_module", {})
+    overrides = ["modules.default_module.name=iql", "evaluation.module_id=default_module"]
+    assert parse_job(JOB, overrides).algorithm_of("default_module").name == "iql"
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("dataset={}", ["dataset: got {}", "a valid string, or one for each module"]),
+        ("dataset.cart=3", ["dataset: got {'cart': 3", "a valid string, or one for each module"]),
+        ("dataset={1: a.zarr}", ["module id: got 1", "a valid string", "quote it"]),
+        ("dataset={a/b: a.zarr}", ["module id: got 'a/b'", "letters, digits"]),
+        ("modules.leg={name: bc}", ["module in modules: got 'leg'", "allowed: arm.left, cart", "name one of these"]),
+        ("modules.leg={}", ["module in modules: got 'leg'", "allowed: arm.left, cart"]),
+        ("modules.cart={name: bcc}", ["algorithm.name: got 'bcc'", "did you mean 'bc'"]),
+        ("modules.cart={learning_rat: 1}", ["modules.cart.learning_rat: got an unknown key", "'learning_rate'?"]),
+        ("modules.cart=5", ["modules: got 5", "a valid dictionary"]),
+        ("modules=[]", ["modules: got []", "a valid dictionary"]),
+        ("evaluation.module_id=leg", ["evaluation.module_id: got 'leg'", "arm.left, cart"]),
+        ("evaluation.module_id=null", ["evaluation.module_id: got nothing, with several modules", "arm.left, cart"]),
+        ("dataset=cartpole.zarr", ["module in modules: got 'arm.left'", "allowed: default_module"]),
+    ],
+)
+def test_mistakes_about_modules_are_one_line_each(override, parts):
+    with pytest.raises(ConfigError) as caught:
+        parse_job(MODULES, [override])
+    (line,) = str(caught.value).splitlines()
+    for part in parts:
+        assert part in line
+
+
 @pytest.mark.parametrize(("learners", "kind"), [(0, "in_process"), (2, "local")])
 def test_the_cluster_follows_the_learners_where_none_is_named(learners, kind):
     values = yaml.safe_load(JOB) | {"learners": {"num_learners": learners}}
