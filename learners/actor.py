@@ -4,21 +4,30 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from distributed import get_worker
+from distributed import Future, get_client, get_worker
 from distributed.protocol.pickle import dumps, loads
 
-from dask_rl.storage.errors import DaskRLError, LearnerError, explain
+from dask_rl.storage.errors import ConfigError, DaskRLError, LearnerError, explain
 
+from .batch import as_multi_batch
 from .collective import ProcessGroup, Rendezvous, RendezvousStore, SingleProcess
 from .config import LearnerGroupConfig
+from .health import HealthReport, HealthState
 from .learner import Learner
 from .metrics import Result
 from .module import MultiRLModuleSpec
-from .request import UpdateRequest
+from .request import Position, UpdateRequest
+
+_STATES = {
+    "idle": HealthState.READY,
+    "waiting for data": HealthState.WAITING_FOR_DATA,
+    "in the collective": HealthState.IN_COLLECTIVE,
+}
+"""What a learner does, in the table's words; everything else is updating."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,20 @@ class Outcome:
     value: Any = None
     error: DaskRLError | None = None
     traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A learner's place in a generation of its group."""
+
+    rank: int
+    size: int
+    rendezvous: Rendezvous | None = None
+    """None: alone."""
+    source: int = 0
+    """The rank whose tensors all take over."""
+    position: Position | None = None
+    """Where that rank stands; None: all stand at the start."""
 
 
 def pack(value: Any) -> bytes:
@@ -45,30 +68,31 @@ def unpack(packed: bytes) -> Any:
 
 
 class LearnerActor:
-    """Rank `rank` of a group of `size` learners.
+    """One learner of a group.
 
-    Its methods run one after the other on one thread of the worker; `health` runs on the worker's event loop and
-    answers meanwhile. Every public method but `call` and `health` returns an Outcome: a learner's error is never taken
-    for a lost process.
+    Its methods run one after the other on one thread of the worker; `health` and `stop` run on the worker's event
+    loop and answer meanwhile. Every public method but these and `call` returns an Outcome: a learner's error is never
+    taken for a lost process.
     """
 
     def __init__(
         self,
         config: LearnerGroupConfig,
         module_spec: MultiRLModuleSpec,
-        rank: int,
-        size: int,
         learner_class: type[Learner] = Learner,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._config = config
         self._module_spec = module_spec
-        self._rank, self._size = rank, size
         self._learner_class = learner_class
+        self._options = dict(options or {})
         self._learner: Learner | None = None
         self._store: RendezvousStore | None = None
-        self._state = "starting"
+        self._inbox: dict[int, tuple[str, bytes]] = {}
+        self._next_call = 0
+        self._rank = -1
         self._last_error: str | None = None
-        self._busy_since: float | None = None
+        self._call: tuple[str, float] | None = None
 
     @property
     def learner(self) -> Learner:
@@ -77,8 +101,26 @@ class LearnerActor:
             raise RuntimeError("the learner is used before it is built")
         return self._learner
 
-    def call(self, method: str, arguments: bytes) -> bytes:
-        """Call a method from another process: packed arguments in, a packed Outcome out, whatever happens."""
+    def call(self, number: int, method: str, arguments: bytes) -> list[tuple[int, bytes]]:
+        """Call a method from another process, in the order of the numbers, whatever the order of arrival.
+
+        Args:
+            number: position among the calls to this actor, from 0.
+            method: its name.
+            arguments: a packed tuple.
+
+        Returns:
+            (number, packed Outcome) of this call and of those that came before their turn and waited for it; nothing
+            where this one has to wait.
+        """
+        self._inbox[number] = method, arguments
+        answers = []
+        while self._next_call in self._inbox:
+            due, self._next_call = self._next_call, self._next_call + 1
+            answers.append((due, self._answer(*self._inbox.pop(due))))
+        return answers
+
+    def _answer(self, method: str, arguments: bytes) -> bytes:
         outcome = self._guarded("unpacking a call", lambda: unpack(arguments))
         if outcome.error is None:
             outcome = getattr(self, method)(*outcome.value)
@@ -94,14 +136,9 @@ class LearnerActor:
         if isinstance(threads, int):
             torch.set_num_threads(threads)
         device = torch.device("cuda:0" if self._config.learners.num_gpus_per_learner > 0 else "cpu")
-        self._learner = self._learner_class(self._config, self._module_spec, device=device)
+        self._learner = self._learner_class(self._config, self._module_spec, device=device, **self._options)
         self._learner.build()
-        return {
-            "rank": self._rank,
-            "pid": os.getpid(),
-            "device": str(device),
-            "threads": torch.get_num_threads(),
-        }
+        return {"pid": os.getpid(), "device": str(device), "threads": torch.get_num_threads()}
 
     def open_store(self, generation: int) -> Outcome:
         """Rank 0: open the store where the ranks of a generation meet; the value is its Rendezvous."""
@@ -112,24 +149,38 @@ class LearnerActor:
         self._store = RendezvousStore(host, generation, self._config.learners.startup_timeout_seconds)
         return self._store.rendezvous
 
-    def join(self, rendezvous: Rendezvous | None) -> Outcome:
-        """Leave the present group and join the next; all take over rank 0's state. None: alone."""
-        return self._guarded("joining", self._join, rendezvous)
+    def leave(self) -> Outcome:
+        """Leave the present generation; the value is the learner's Position."""
+        return self._guarded("leaving", self._leave)
 
-    def _join(self, rendezvous: Rendezvous | None) -> None:
+    def _leave(self) -> Position:
+        self._store = None
+        return self.learner.leave()
+
+    def join(self, membership: Membership) -> Outcome:
+        """Join a generation; all take over the state of its source."""
+        return self._guarded("joining", self._join, membership)
+
+    def _join(self, membership: Membership) -> None:
+        self._rank = membership.rank
         self.learner.collective.close()
+        rendezvous, settings = membership.rendezvous, self._config.learners
         if rendezvous is None:
-            self.learner.join(SingleProcess())
+            self._store = None
+            self.learner.join(SingleProcess(), position=membership.position)
             return
+        first = rendezvous.generation == 1
         collective = ProcessGroup(
             rendezvous,
-            self._rank,
-            self._size,
-            transport=self._config.learners.transport,
-            timeout_seconds=self._config.learners.startup_timeout_seconds,
+            membership.rank,
+            membership.size,
+            transport=settings.transport,
+            # Later all have been built before they meet, and one that does not come is a lost one.
+            timeout_seconds=settings.startup_timeout_seconds if first else settings.collective_timeout_seconds,
             store=self._store,
         )
-        self.learner.join(collective)
+        collective.set_timeout(settings.startup_timeout_seconds)
+        self.learner.join(collective, source=membership.source, position=membership.position)
 
     def run(self, request: UpdateRequest) -> Outcome:
         """Carry out an update request; the value is its Result."""
@@ -137,11 +188,21 @@ class LearnerActor:
 
     def _run(self, request: UpdateRequest) -> Result:
         try:
-            return self.learner.run(request)
+            return self.learner.run(self._resolve(request))
         except BaseException:
             # Peers that wait in an exchange for this rank get an error at once instead of a time-out.
             self.learner.collective.close()
             raise
+
+    def _resolve(self, request: UpdateRequest) -> UpdateRequest:
+        """Fetch batches or episodes that are given as keys of Dask futures."""
+        if not request.future_keys:
+            return request
+        timeout = self._config.learners.data_timeout_seconds
+        values = [_fetch(key, timeout) for key in request.future_keys]
+        if request.futures_are_episodes:
+            return replace(request, future_keys=(), episodes=[episode for value in values for episode in value])
+        return replace(request, future_keys=(), batch=as_multi_batch(values[0]))
 
     def apply(self, func: Callable[..., Any], kwargs: Mapping[str, Any]) -> Outcome:
         """Call func(learner, **kwargs); the value is what it returns."""
@@ -156,16 +217,27 @@ class LearnerActor:
         if self._learner is not None:
             self._learner.close()
 
-    async def health(self) -> dict[str, Any]:
-        """Return rank, state, step, last error and seconds spent in the present call."""
-        busy = 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
-        return {
-            "rank": self._rank,
-            "state": self._state,
-            "step": self._learner.step if self._learner is not None else 0,
-            "seconds_in_call": busy,
-            "last_error": self._last_error,
-        }
+    async def health(self) -> HealthReport:
+        """Return how the learner does, also while it is busy."""
+        return self.get_health()
+
+    async def stop(self) -> None:
+        """Have an update under way end before its next step."""
+        if self._learner is not None:
+            self._learner.stop_requested = True
+
+    def get_health(self) -> HealthReport:
+        """Return how the learner does."""
+        now, call, learner = time.monotonic(), self._call, self._learner
+        if learner is None:
+            return HealthReport(HealthState.STARTING, 0.0 if call is None else now - call[1])
+        if call is None:
+            return HealthReport(HealthState.READY, 0.0, learner.step, learner.is_warm, self._last_error)
+        activity = learner.activity
+        state, since = HealthState.UPDATING, call[1]
+        if call[0] == "updating":
+            state, since = _STATES.get(activity.name, HealthState.UPDATING), max(since, activity.since)
+        return HealthReport(state, now - since, learner.step, learner.is_warm, self._last_error)
 
     def _as_own(self, error: Exception, state: str) -> DaskRLError:
         """Wrap foreign errors: their classes need not exist, or be picklable, where the caller is."""
@@ -175,11 +247,24 @@ class LearnerActor:
         return LearnerError(explain(where, got=got, fix="mend the function that raised it"))
 
     def _guarded(self, state: str, function: Callable[..., Any], *args: Any) -> Outcome:
-        self._state, self._busy_since = state, time.monotonic()
+        self._call = state, time.monotonic()
         try:
             return Outcome(value=function(*args))
         except Exception as error:  # the boundary of the process: whatever it is, the caller is told
             self._last_error = f"{type(error).__name__}: {error}"
             return Outcome(error=self._as_own(error, state), traceback=traceback.format_exc())
         finally:
-            self._state, self._busy_since = "ready", None
+            self._call = None
+
+
+def _fetch(key: str, timeout: float) -> Any:
+    """Return the value of a Dask future of the driver's, which holds it meanwhile."""
+    client = get_client()
+    future: Any = Future(key, client)
+    try:
+        return future.result(timeout)
+    except TimeoutError:
+        fix = "look at the task on the dashboard, or raise learners.data_timeout_seconds"
+        raise ConfigError(explain(f"future {key}", got=f"no value in {timeout:g} s", fix=fix)) from None
+    finally:
+        future.release()

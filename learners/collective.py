@@ -9,11 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from dask_rl.storage.errors import ConfigError, LearnerLostError, WaitTimeoutError, explain
-
-LOST_CONNECTION = "a lost connection"
-SILENT_PEERS = "no answer from its peers"
-"""What a learner says whose peer failed: a consequence, not the cause."""
+from dask_rl.storage.errors import ConfigError, PeersLostError, explain
 
 
 @dataclass(frozen=True)
@@ -154,7 +150,7 @@ class ProcessGroup:
 
     def _wait(self, start: Any, what: str) -> None:
         if self._group is None:
-            raise LearnerLostError(explain(what, got="a group that was left", fix="join the next generation"))
+            raise PeersLostError(explain(what, got="a group that was left", fix="join the next generation"))
         try:
             start().wait(self._timeout)
         except RuntimeError as error:
@@ -169,18 +165,18 @@ def _connect(rendezvous: Rendezvous, rank: int, timeout: timedelta) -> TCPStore:
         raise _translate(error, where, timeout) from None
 
 
-def _translate(error: RuntimeError, what: str, timeout: timedelta) -> Exception:
-    """Tell a peer that is gone from one that is late."""
+def _translate(error: RuntimeError, what: str, timeout: timedelta) -> PeersLostError:
+    """Tell a peer that is gone from one that is late; both are consequences of what befell that peer."""
     text = str(error).splitlines()[0]
     if "imed out" in text or "timeout" in text.lower():
-        return WaitTimeoutError(
+        return PeersLostError(
             explain(
                 what,
-                got=f"{SILENT_PEERS} in {timeout.total_seconds():g} s",
+                got=f"no answer from its peers in {timeout.total_seconds():g} s",
                 fix="look for a learner that hangs, or raise learners.collective_timeout_seconds",
             )
         )
-    return LearnerLostError(explain(what, got=f"{LOST_CONNECTION} ({text[:200]})", fix="look at the other learners"))
+    return PeersLostError(explain(what, got=f"a lost connection ({text[:200]})", fix="look at the other learners"))
 
 
 def _family(host: str) -> socket.AddressFamily:

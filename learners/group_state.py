@@ -1,14 +1,18 @@
 """GroupState: calls on all learners of a group, and their common state."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from dask_rl.storage.errors import LearnerLostError, RestartLimitError, WorkersMissingError
+
 from .batch import ModuleID
 from .checkpointable import Checkpointable, Components, State, select_state, to_arrays
 from .config import LearnerGroupConfig
+from .crew import Crew, GroupEvent
+from .dispatcher import Dispatcher
+from .inputs import RowCount
 from .learner import Learner
 from .manager import ActorManager, CallResult, values
 from .module import MultiRLModuleSpec
@@ -19,48 +23,117 @@ class GroupState(Checkpointable):
 
     config: LearnerGroupConfig
     module_spec: MultiRLModuleSpec
-    _num_requests = 0
-    _generation = 0
+    _num_requests: int
+    _num_dropped_requests: int
+    _dropped_rows: list[RowCount]
 
     @property
-    @abstractmethod
+    def crew(self) -> Crew:
+        """The learners' actors; raises ConfigError after `shutdown`."""
+        raise NotImplementedError
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The update requests under way; raises ConfigError after `shutdown`."""
+        raise NotImplementedError
+
+    @property
     def manager(self) -> ActorManager:
         """The actors."""
+        return self.crew.manager
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the one learner lives in this process."""
+        return self.config.learners.num_learners == 0
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the learners live on Dask workers."""
+        return not self.is_local
 
     def __len__(self) -> int:
         """Return the number of learners."""
-        return len(self.manager)
+        return len(self.crew)
 
     def foreach_learner(
         self,
         func: Callable[..., Any],
         *,
+        healthy_only: bool = True,
         remote_actor_ids: Sequence[int] | None = None,
         timeout_seconds: float | None = None,
+        return_futures: bool = False,
+        mark_healthy: bool = False,
         **kwargs: Any,
     ) -> list[CallResult]:
-        """Call func(learner, **kwargs) on each learner; results in order, each a value or an error.
+        """Call func(learner, **kwargs) on each learner; results in the order of the ids, each a value or an error.
+
+        It runs after the updates that were asked for before. At most once a learner: its failure is reported, not
+        repeated, and leaves the others as they are.
 
         Args:
-            func: at most once a learner; its failure is reported, not repeated.
+            func: what to call; what it changes it must change on all learners alike.
+            healthy_only: leave out learners that were lost.
             remote_actor_ids: which learners; None: all, []: none.
-            timeout_seconds: for all together; None: `learners.update_timeout_seconds`.
+            timeout_seconds: for all together; a time-out is no ill health. 0.0: do not wait, return nothing.
+                None: `learners.update_timeout_seconds`.
+            return_futures: do not wait; each value is an object with `done()` and `result(timeout)`.
+            mark_healthy: take lost learners that answer for healthy again.
             kwargs: passed on to func.
         """
-        ids = range(len(self)) if remote_actor_ids is None else remote_actor_ids
+        ids = list(range(len(self)) if remote_actor_ids is None else remote_actor_ids)
+        if healthy_only:
+            ids = [actor_id for actor_id in ids if actor_id not in self.manager.lost]
+        arguments, stage = [(func, kwargs)] * len(ids), "running a function"
+        if return_futures:
+            started = self.manager.start("apply", arguments, stage=stage, actor_ids=ids)
+            return [CallResult(call.actor_id, value=call) for call in started]
         timeout = self.config.learners.update_timeout_seconds if timeout_seconds is None else timeout_seconds
-        arguments = [(func, kwargs)] * len(ids)
-        return self.manager.call("apply", arguments, timeout=timeout, stage="running a function", actor_ids=list(ids))
+        results = self.crew.call("apply", arguments, timeout=timeout, stage=stage, actor_ids=ids)
+        for result in results:
+            if mark_healthy and not isinstance(result.error, LearnerLostError):
+                self.manager.restore(result.actor_id)
+        return results
+
+    def _on_all(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
+        """Call an idempotent function on all learners between two updates; again, where one was lost on the way."""
+        timeout = self.config.learners.update_timeout_seconds
+        while True:
+            self.dispatcher.drain(timeout)
+            arguments = [(func, kwargs)] * len(self)
+            results = self.crew.call("apply", arguments, timeout=timeout, stage="running a function")
+            if not self.manager.lost:
+                return values(results)
+
+    def _on_one(self, func: Callable[..., Any], **kwargs: Any) -> Any:
+        """Call a function that only reads on one learner; on one that is left, where lost ones cannot be replaced."""
+        timeout = self.config.learners.update_timeout_seconds
+        while True:
+            try:
+                self.dispatcher.drain(timeout)
+            except (WorkersMissingError, RestartLimitError):
+                if not self.manager.healthy_actor_ids:
+                    raise
+            results = self.crew.call(
+                "apply", [(func, kwargs)], timeout=timeout, stage="reading state", actor_ids=[self.crew.holder]
+            )
+            if not isinstance(results[0].error, LearnerLostError):
+                return results[0].get()
 
     def get_state(self, components: Components = None, *, not_components: Components = None) -> State:
-        """Return learner 0's state under "learner", which all learners share; see LearnerState.get_state."""
-        results = self.foreach_learner(_get_state, remote_actor_ids=[0])
-        return select_state({"learner": results[0].get()}, components, not_components)
+        """Return the learners' common state under "learner"; see LearnerState.get_state."""
+        return select_state({"learner": self._on_one(_get_state)}, components, not_components)
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Give all learners the parts of a state that are there."""
+    def set_state(self, state: Mapping[str, Any], *, force: bool = True) -> None:
+        """Give all learners the parts of a state that are there.
+
+        Args:
+            state: as `get_state` returns it.
+            force: False keeps weights that are newer, by their sequence number, than those of the state.
+        """
         if "learner" in state:
-            values(self.foreach_learner(_set_state, state=to_arrays(state["learner"])))
+            self._on_all(_set_state, state=to_arrays(state["learner"]), force=force)
             counters = state["learner"].get("counters", {})
             # backwards too: the order of minibatches follows from the number
             self._num_requests = int(counters.get("weights_seq_no", self._num_requests))
@@ -70,15 +143,28 @@ class GroupState(Checkpointable):
     ) -> dict[ModuleID, dict[str, torch.Tensor]]:
         """Return the weights by module id and parameter name."""
         ids = None if module_ids is None else sorted(module_ids)
-        results = self.foreach_learner(
-            _get_weights, remote_actor_ids=[0], module_ids=ids, inference_only=inference_only
+        weights: dict[ModuleID, dict[str, torch.Tensor]] = self._on_one(
+            _get_weights, module_ids=ids, inference_only=inference_only
         )
-        weights: dict[ModuleID, dict[str, torch.Tensor]] = results[0].get()
         return weights
 
-    def set_weights(self, weights: Mapping[ModuleID, Mapping[str, Any]]) -> None:
-        """Give all learners these weights."""
-        self.set_state({"learner": {"rl_module": weights}})
+    def set_weights(
+        self,
+        weights: Mapping[ModuleID, Mapping[str, Any]],
+        *,
+        weights_seq_no: int | None = None,
+        force: bool = False,
+    ) -> bool:
+        """Give all learners these weights; return whether they were taken.
+
+        Args:
+            weights: by module id and parameter name.
+            weights_seq_no: number of the update call that made them; older ones than the learners' are not taken.
+            force: take them anyway.
+        """
+        arrays = to_arrays(weights)
+        taken = self._on_all(_set_weights, weights=arrays, weights_seq_no=weights_seq_no, force=force)
+        return all(taken)
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the class's name and the constructor's arguments as JSON values."""
@@ -89,15 +175,33 @@ class GroupState(Checkpointable):
         return {"class_name": "LearnerGroup", "constructor": constructor}
 
     def get_stats(self) -> dict[str, Any]:
-        """Return healthy learners, update calls, restarts, and each learner's step."""
-        steps = self.foreach_learner(_get_step, remote_actor_ids=self.manager.healthy_actor_ids)
+        """Return health, progress, restarts, and what asynchronous calls were dropped; does not wait for updates."""
+        steps = {}
+        for actor_id in self.manager.healthy_actor_ids:
+            report = self.manager.handles[actor_id].ask_health()
+            steps[actor_id] = report.result(self.config.learners.health_timeout_seconds).step
         return {
             "num_learners": len(self),
             "num_healthy_learners": len(self.manager.healthy_actor_ids),
             "num_update_calls": self._num_requests,
-            "generation": self._generation,
-            "steps": {result.actor_id: result.value for result in steps if result.ok},
+            "num_requests_in_flight": self.dispatcher.num_open,
+            "num_dropped_requests": self._num_dropped_requests,
+            "num_dropped_rows": self._count_dropped_rows(),
+            "num_restarts": self.crew.num_restarts,
+            "generation": self.crew.generation,
+            "steps": steps,
         }
+
+    def _count_dropped_rows(self) -> int:
+        timeout = self.config.learners.data_timeout_seconds
+        counts = [count if isinstance(count, int) else count.result(timeout) for count in self._dropped_rows]
+        self._dropped_rows[:] = [sum(counts)]
+        return sum(counts)
+
+    @property
+    def events(self) -> list[GroupEvent]:
+        """What befell the group so far: lost learners, repairs, changes of size."""
+        return self.crew.events
 
 
 def _get_state(learner: Learner) -> State:
@@ -105,13 +209,13 @@ def _get_state(learner: Learner) -> State:
     return state
 
 
-def _set_state(learner: Learner, state: Mapping[str, Any]) -> None:
-    learner.set_state(state)
+def _set_state(learner: Learner, state: Mapping[str, Any], force: bool) -> None:
+    learner.set_state(state, force=force)
 
 
 def _get_weights(learner: Learner, module_ids: list[ModuleID] | None, inference_only: bool) -> Any:
     return learner.module.get_state(module_ids, inference_only=inference_only)
 
 
-def _get_step(learner: Learner) -> int:
-    return learner.step
+def _set_weights(learner: Learner, weights: Any, weights_seq_no: int | None, force: bool) -> bool:
+    return learner.set_weights(weights, weights_seq_no=weights_seq_no, force=force)

@@ -1,7 +1,9 @@
 """Handles of a group's actors: in this process, or on a Dask worker."""
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,13 +15,19 @@ from .actor import LearnerActor, Outcome, pack, unpack
 
 _LOOK_EVERY_SECONDS = 1.0
 """How soon a worker that died while it started its learner is missed."""
+LOST = (OSError, RuntimeError, ValueError)
+"""Dask's words for a worker that is gone, or for an actor that it no longer knows."""
 
 
 class PendingCall(Protocol):
     """A call under way."""
 
-    def result(self, timeout: float) -> Outcome:
-        """Return its outcome; raise TimeoutError after `timeout` seconds."""
+    def done(self) -> bool:
+        """Tell whether `result` returns or raises at once."""
+        ...
+
+    def result(self, timeout: float) -> Any:
+        """Return what it gave; raise TimeoutError after `timeout` seconds, one of LOST for a lost process."""
         ...
 
 
@@ -27,7 +35,25 @@ class ActorHandle(Protocol):
     """An actor, here or in a worker."""
 
     def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
-        """Pack a call; the result starts it."""
+        """Pack a call; the result starts it. Calls are carried out in the order in which they were started."""
+        ...
+
+    def ask_health(self) -> PendingCall:
+        """Ask how it does; answered also while it is busy."""
+        ...
+
+    where: str
+    """The address of its process."""
+    pid: int | None
+    """Its process, once it is built."""
+
+    @property
+    def loss(self) -> str | None:
+        """Why its process is known to be lost, or None."""
+        ...
+
+    def stop(self) -> None:
+        """Have an update under way end at its next step; does not wait for it."""
         ...
 
     def release(self) -> None:
@@ -37,40 +63,86 @@ class ActorHandle(Protocol):
 
 @dataclass(frozen=True)
 class _Done:
-    outcome: Outcome
+    value: Any
 
-    def result(self, timeout: float) -> Outcome:
-        return self.outcome
+    def done(self) -> bool:
+        return True
 
-
-@dataclass(frozen=True)
-class _Packed:
-    future: Any
-
-    def result(self, timeout: float) -> Outcome:
-        outcome: Outcome = unpack(self.future.result(timeout))
-        return outcome
+    def result(self, timeout: float) -> Any:
+        return self.value
 
 
 class LocalHandle:
     """An actor in this process; calls are made at once."""
 
+    where = "this process"
+    pid: int | None = None
+
     def __init__(self, actor: LearnerActor) -> None:
         self._actor = actor
+
+    @property
+    def loss(self) -> None:
+        """None: it lives as long as this process."""
+        return None
 
     def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
         """Return what makes the call."""
         return lambda: _Done(getattr(self._actor, method)(*args))
 
+    def ask_health(self) -> PendingCall:
+        """Return its health."""
+        return _Done(self._actor.get_health())
+
+    def stop(self) -> None:
+        """Do nothing: no update is under way."""
+
     def release(self) -> None:
         """Do nothing: the actor goes with its handle."""
 
 
+@dataclass(frozen=True)
+class _Remote:
+    """One call of a handle; its answer may come back with that of another call that overtook it."""
+
+    handle: "DaskHandle"
+    number: int
+
+    def done(self) -> bool:
+        return self.handle.has_answer(self.number)
+
+    def result(self, timeout: float) -> Outcome:
+        deadline = time.monotonic() + timeout
+        while not self.done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            wait_any([self], left)
+        return self.handle.take_answer(self.number)
+
+
+@dataclass(frozen=True)
+class _Question:
+    future: Any
+
+    def done(self) -> bool:
+        is_done: bool = self.future.done()
+        return is_done
+
+    def result(self, timeout: float) -> Any:
+        return self.future.result(timeout)
+
+
 class DaskHandle:
-    """An actor on a Dask worker. Holds the creating future: an actor without one may vanish."""
+    """An actor on a Dask worker. Holds the creating future: an actor without one may vanish.
+
+    Dask may deliver calls out of order; they are numbered, and the actor keeps one that comes early.
+    """
 
     def __init__(self, client: Client, address: str, arguments: Sequence[Any], resources: dict[str, float]) -> None:
-        self.address = address
+        self.where = address
+        self.pid: int | None = None
+        self.client = client
         self._future: Any = client.submit(
             LearnerActor,
             *arguments,
@@ -81,6 +153,17 @@ class DaskHandle:
             resources=resources or None,
         )
         self._actor: Any = None
+        self._num_calls = 0
+        self.open_calls: dict[int, Any] = {}
+        """Dask's futures of the calls that have not come back, by number."""
+        self._answers: dict[int, bytes] = {}
+        self._loss: str | None = None
+
+    @property
+    def is_constructed(self) -> bool:
+        """Whether `start` returns or raises at once."""
+        is_done: bool = self._future.done()
+        return is_done
 
     def start(self, timeout: float) -> None:
         """Wait until the actor is constructed; once its worker is gone Dask would wait for it to come back.
@@ -95,17 +178,86 @@ class DaskHandle:
             try:
                 self._actor = self._future.result(timeout=min(left, _LOOK_EVERY_SECONDS))
             except TimeoutError:
-                if self.address not in self._future.client.scheduler_info(n_workers=-1)["workers"]:
-                    raise LearnerLostError(f"no worker at {self.address} any more") from None
+                if self.where not in self.client.scheduler_info(n_workers=-1)["workers"]:
+                    raise LearnerLostError(f"no worker at {self.where} any more") from None
                 if left <= _LOOK_EVERY_SECONDS:
                     raise
 
     def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
         """Pack the call; the result starts it on the worker."""
         packed = pack(args)
-        return lambda: _Packed(self._actor.call(method, packed))
+        return lambda: self._start_call(method, packed)
+
+    def _start_call(self, method: str, packed: bytes) -> PendingCall:
+        if self.loss is not None:
+            raise OSError(self.loss)
+        number, self._num_calls = self._num_calls, self._num_calls + 1
+        self.open_calls[number] = self._actor.call(number, method, packed)
+        return _Remote(self, number)
+
+    def ask_health(self) -> PendingCall:
+        """Ask the worker's event loop."""
+        if self.loss is not None:
+            raise OSError(self.loss)
+        return _Question(self._actor.health())
+
+    def stop(self) -> None:
+        """Tell the worker's event loop."""
+        if self._actor is not None:
+            self._actor.stop()
+
+    def has_answer(self, number: int) -> bool:
+        """Tell whether a call's answer is here, or can no longer come."""
+        for other in [other for other, future in self.open_calls.items() if future.done()]:
+            try:
+                self._answers.update(self.open_calls.pop(other).result(0))
+            except LOST as error:
+                self._loss = (str(error).splitlines() or [""])[0] or type(error).__name__
+        return number in self._answers or self.loss is not None
+
+    def take_answer(self, number: int) -> Outcome:
+        """Return the answer of a call, once; raise OSError where it can no longer come."""
+        if number not in self._answers:
+            raise OSError(self.loss or "no answer")
+        outcome: Outcome = unpack(self._answers.pop(number))
+        return outcome
+
+    @property
+    def loss(self) -> str | None:
+        """Why its process is known to be lost; also noticed without a call under way."""
+        if self._loss is None and self._actor is not None and self._future.status != "finished":
+            self._loss = f"its actor is {self._future.status}"
+        return self._loss
 
     def release(self) -> None:
         """Drop proxy and future; the worker frees the actor."""
+        self._loss = self._loss or "released"
         self._actor = None
+        self.open_calls.clear()
         self._future.release()
+
+
+def wait_any(calls: Iterable[PendingCall], timeout: float) -> None:
+    """Wait until one of the calls is done, or another call to the same actors, at most `timeout` seconds."""
+    pending = list(calls)
+    if not pending or any(call.done() for call in pending):
+        return
+    handles = {id(call.handle): call.handle for call in pending if isinstance(call, _Remote)}
+    futures = [future for handle in handles.values() for future in handle.open_calls.values()]
+    client = next(iter(handles.values())).client
+    with contextlib.suppress(TimeoutError):
+        client.sync(_first, futures, callback_timeout=timeout)
+
+
+async def _first(futures: Sequence[Any]) -> None:
+    tasks = [asyncio.ensure_future(_settled(future)) for future in futures]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _settled(future: Any) -> None:
+    with contextlib.suppress(*LOST):
+        await future

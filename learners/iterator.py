@@ -1,13 +1,13 @@
 """What a learner needs of its data: an iterator, and a recipe that opens one in the learner's process."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from dask_rl.storage.errors import ConfigError, explain
 
-from .batch import Batch, MultiBatch
+from .batch import Batch, MultiBatch, as_multi_batch, num_rows
 
 
 class BatchIterator(Protocol):
@@ -60,6 +60,10 @@ class BatchSource(Protocol):
         """Tell whether it is the same stream as `previous`, of other shards perhaps: it goes on at the same step."""
         ...
 
+    def count_rows(self, first: int, count: int) -> int:
+        """Return the rows of the batches `first` to `first + count`, exclusive."""
+        ...
+
 
 @runtime_checkable
 class SharedData(Protocol):
@@ -99,6 +103,13 @@ class IterableSource:
     def continues(self, previous: BatchSource) -> bool:
         """Tell whether it is the very same one."""
         return self == previous
+
+    def count_rows(self, first: int, count: int) -> int:
+        """Return the rows of some batches; goes through the iterable."""
+        iterator = self.open(torch.device("cpu"), 0)
+        iterator.seek(first)
+        batches = (as_multi_batch(iterator.next_batch()) for _ in range(count))
+        return sum(num_rows(batch) for given in batches for batch in given.values())
 
     def open(self, device: torch.device, timeout_seconds: float) -> "IterableIterator":
         """Open it; an iterable is never waited for."""
@@ -155,13 +166,26 @@ class Iterables:
 
     def __init__(self) -> None:
         self._last: list[Any] = []
+        self._wrapped: list[Any] = []
         self._version = 0
+        self.taken = 0
+        """Batches that were asked for of the present ones, on each learner."""
 
     def sources(self, iterators: Sequence[BatchSource | Iterable[Batch | MultiBatch]]) -> list[BatchSource]:
         """Return a source for each; those that are none already are wrapped."""
-        if len(iterators) != len(self._last) or any(a is not b for a, b in zip(iterators, self._last, strict=True)):
-            self._last, self._version = list(iterators), self._version + 1
+        if not _same(iterators, self._last):
+            self._last, self._version, self.taken = list(iterators), self._version + 1, 0
         return [
             given if isinstance(given, BatchSource) else IterableSource(given, "iterables", self._version)
             for given in iterators
         ]
+
+    def wrapped(self, given: Sequence[Any], wrap: Callable[[Any], Any]) -> list[Any]:
+        """Return each of `given` wrapped; the same ones as in the last call in the same wrappings."""
+        if not _same(given, [inside for inside, _ in self._wrapped]):
+            self._wrapped = [(inside, wrap(inside)) for inside in given]
+        return [outside for _, outside in self._wrapped]
+
+
+def _same(given: Sequence[Any], last: Sequence[Any]) -> bool:
+    return len(given) == len(last) and all(a is b for a, b in zip(given, last, strict=True))

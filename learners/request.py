@@ -22,6 +22,10 @@ class UpdateRequest:
     source: BatchSource | None = None
     batch: MultiBatch | None = None
     episodes: Sequence[EpisodeShare | AnyEpisode] | None = None
+    future_keys: tuple[str, ...] = ()
+    """Keys of Dask futures of a batch, or of lists of episodes; the actor fetches them."""
+    futures_are_episodes: bool = False
+    """Which of the two they are of."""
     num_iters: int = 1
     """Gradient steps to take from `source`."""
     num_minibatches: int | None = 1

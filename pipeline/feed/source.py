@@ -54,6 +54,10 @@ class DatasetSource:
         """Tell whether it is the same feed, whatever the shards."""
         return isinstance(previous, DatasetSource) and replace(previous, shards=self.shards) == self
 
+    def count_rows(self, first: int, count: int) -> int:
+        """Return the rows of so many batches; all are equal."""
+        return count * len(self.shards) * self.feed.batch_size // self.feed.num_shards
+
 
 @dataclass(frozen=True)
 class FeedPlan:

@@ -104,6 +104,9 @@ class ShardedSource:
     def continues(self, previous: object) -> bool:
         return isinstance(previous, ShardedSource) and replace(previous, shards=self.shards) == self
 
+    def count_rows(self, first: int, count: int) -> int:
+        return count * self.rows_per_shard * len(self.shards)
+
     def open(self, device: torch.device, timeout_seconds: float) -> "ShardedIterator":
         return ShardedIterator(self)
 

@@ -1,0 +1,296 @@
+"""Crew: the actors of a group's learners, the generations that they form, and their repair."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask_rl.storage.errors import GroupLostError, LearnerError, LearnerLostError, WaitTimeoutError, explain
+
+from .actor import Membership
+from .config import LearnersConfig
+from .handles import ActorHandle, DaskHandle
+from .hiring import Hiring
+from .manager import ActorManager, CallResult, is_application_error, values
+from .request import Position
+from .restarts import RestartBudget
+from .watch import WATCH_EVERY_SECONDS, Watch
+
+_LEAVING = "leaving"
+
+
+@dataclass(frozen=True)
+class GroupEvent:
+    """Something that befell a group."""
+
+    name: str
+    """learner_lost | rejoined | resized | restarted"""
+    time: float
+    """Seconds since the epoch."""
+    details: Mapping[str, Any]
+
+
+class Crew:
+    """One learner in this process, or one an actor on workers of its own; every lost one is replaced.
+
+    A generation is a set of ranks that can exchange. Whenever one is lost or fails, the generation is over: the
+    others leave it, and all meet in the next one, where they take over the state of the most advanced learner.
+    """
+
+    def __init__(self, settings: LearnersConfig, handles: Sequence[ActorHandle], hiring: Hiring | None) -> None:
+        """Take over actors that were constructed; `meet_first` makes them learners.
+
+        Args:
+            settings: of the learners.
+            handles: the actors, by rank.
+            hiring: where other ones come from; None: there is one learner, in this process.
+        """
+        self._settings = settings
+        self._hiring = hiring
+        self._budget = RestartBudget(settings.max_restarts, settings.restart_window_seconds)
+        self._recruits: list[DaskHandle] = []
+        self._recruited_at = 0.0
+        self._mourned: set[str] = set()
+        self._positions: dict[int, Position] = {}
+        self._enlist(handles)
+        self.generation = 0
+        self.is_broken = False
+        """Whether the ranks may disagree, so that they have to meet again before the next update."""
+        self.events: list[GroupEvent] = []
+
+    def _enlist(self, handles: Sequence[ActorHandle]) -> None:
+        self.manager = ActorManager(handles)
+        self.watch = Watch(self._settings, self.manager)
+
+    def __len__(self) -> int:
+        """Return the number of learners."""
+        return len(self.manager)
+
+    @property
+    def num_restarts(self) -> int:
+        """Learners that were lost, and failed meetings."""
+        return self._budget.total
+
+    @property
+    def holder(self) -> int:
+        """The healthy learner that knows the state best: rank 0, or after a failed repair the most advanced."""
+        known = [actor_id for actor_id in self.manager.healthy_actor_ids if actor_id in self._positions]
+        if not self.is_broken or not known:
+            return 0
+        return _most_advanced({actor_id: self._positions[actor_id] for actor_id in known})
+
+    def call(
+        self,
+        method: str,
+        arguments: Sequence[Sequence[Any]],
+        *,
+        timeout: float,
+        stage: str,
+        actor_ids: Sequence[int] | None = None,
+    ) -> list[CallResult]:
+        """Call learners and watch them meanwhile; see ActorManager.call."""
+        return self.manager.call(
+            method, arguments, timeout=timeout, stage=stage, actor_ids=actor_ids, watch=self.watch.look
+        )
+
+    # -- meeting -------------------------------------------------------------------------------------------------
+
+    def meet_first(self) -> None:
+        """Build all learners and have them meet; raises what keeps one of them from it."""
+        self._build(range(len(self)))
+        self._meet({})
+
+    def restart(self) -> None:
+        """Begin anew with other actors, which know nothing: after a loss that nobody survived."""
+        began, hiring = time.monotonic(), self._require_hiring()
+        self.release()
+        self._enlist(hiring.replacements(max(1, self._settings.num_learners), (), self._budget))
+        self.meet_first()
+        self._log("restarted", num_learners=len(self), seconds=time.monotonic() - began)
+
+    def close(self, timeout: float) -> None:
+        """Have the learners end; those that do not in time lose their process."""
+        healthy = self.manager.healthy_actor_ids
+        results = self.manager.call("close", [()] * len(healthy), timeout=timeout, stage="closing", actor_ids=healthy)
+        for result in results:
+            if isinstance(result.error, WaitTimeoutError) and self._hiring is not None:
+                self._hiring.end_process(self.manager.handles[result.actor_id])
+
+    def release(self) -> None:
+        """Let all actors go."""
+        for recruit in self._recruits:
+            recruit.release()
+        self._recruits = []
+        self.manager.release()
+
+    def _require_hiring(self) -> Hiring:
+        if self._hiring is None:
+            raise LearnerLostError(explain("learner", got="a lost process", fix="run the same job again"))
+        return self._hiring
+
+    def _build(self, actor_ids: Sequence[int]) -> None:
+        ids, timeout = list(actor_ids), self._settings.startup_timeout_seconds
+        built = self.call("build", [()] * len(ids), timeout=timeout, stage="building", actor_ids=ids)
+        for actor_id, facts in zip(ids, values(built), strict=True):
+            self.manager.handles[actor_id].pid = facts["pid"]
+
+    def _meet(self, positions: Mapping[int, Position]) -> None:
+        """Form the next generation; all take over the state of the most advanced of `positions`."""
+        size, timeout = len(self), self._settings.startup_timeout_seconds
+        source = _most_advanced(positions)
+        rendezvous = None
+        if size > 1:
+            self.generation += 1
+            arguments = [(self.generation,)]
+            opened = self.call("open_store", arguments, timeout=timeout, stage="rendezvous", actor_ids=[0])
+            rendezvous = values(opened)[0]
+        places = [Membership(rank, size, rendezvous, source, positions.get(source)) for rank in range(size)]
+        values(self.call("join", [(place,) for place in places], timeout=timeout, stage="joining"))
+        self.is_broken = False
+
+    def _leave(self) -> dict[int, Position]:
+        """Have all healthy learners leave their generation; return where they stand.
+
+        One that waits in an exchange is freed when its peers leave; one that computes or waits for data is given
+        the time of that. Those that do not come back are lost then.
+        """
+        self.is_broken = True
+        healthy = self.manager.healthy_actor_ids
+        self.manager.submit("leave", [()] * len(healthy), tag=_LEAVING, stage=_LEAVING, actor_ids=healthy)
+        self._positions = {}
+        while waited_for := set(self.manager.healthy_actor_ids) - set(self._positions):
+            for result in self.manager.ready([_LEAVING], timeout=WATCH_EVERY_SECONDS / 2):
+                if result.ok:
+                    self._positions[result.actor_id] = result.value
+                elif result.error is not None and is_application_error(result.error):
+                    raise result.error
+            if waited_for - set(self._positions):
+                self.watch.look(has_broken=True)
+        self.manager.forget([_LEAVING])
+        return {actor_id: self._positions[actor_id] for actor_id in self.manager.healthy_actor_ids}
+
+    # -- repair --------------------------------------------------------------------------------------------------
+
+    def mend(self) -> None:
+        """Replace the lost learners, and have all meet again where the most advanced one stands.
+
+        Raises:
+            GroupLostError: nobody is left who knows the state.
+            WorkersMissingError: too few workers in time; those that are left have kept the state.
+            RestartLimitError: this happens too often; likewise.
+        """
+        if self._hiring is None:
+            self.is_broken = False
+            return
+        began, size, restarts = time.monotonic(), len(self), self.num_restarts
+        while not self._try_mend(self._hiring):
+            pass
+        name = "rejoined" if len(self) == size else "resized"
+        facts = {"num_learners": len(self), "generation": self.generation, "num_lost": self.num_restarts - restarts}
+        self._log(name, **facts, seconds=time.monotonic() - began)
+
+    def _try_mend(self, hiring: Hiring) -> bool:
+        """Make one attempt; return False where another learner was lost on the way."""
+        self._end_lost(hiring)  # which frees those that wait for them
+        positions = self._leave()
+        lost = self._end_lost(hiring)
+        self._mourn(lost)
+        if not positions or (lost and self._settings.transport == "nccl"):
+            causes = "; ".join(f"learner {actor_id}: {cause}" for actor_id, cause in sorted(lost.items()))
+            fix = "run the same job again: it goes on from its last checkpoint"
+            raise GroupLostError(explain("learner group", got=f"nobody left ({causes})", fix=fix))
+        positions = self._fill(hiring, lost, positions)
+        return self._meet_again(positions)
+
+    def _meet_again(self, positions: Mapping[int, Position]) -> bool:
+        try:
+            self._build([actor_id for actor_id in range(len(self)) if actor_id not in positions])
+            self._meet(positions)
+        except (LearnerLostError, WaitTimeoutError) as error:
+            self.is_broken = True
+            if not self.manager.lost:
+                self._budget.spend(1, time.monotonic(), str(error))
+            return False
+        return True
+
+    def _end_lost(self, hiring: Hiring) -> dict[int, str]:
+        lost = self.manager.lost
+        for actor_id in lost:
+            hiring.end_process(self.manager.handles[actor_id])
+        return lost
+
+    def _mourn(self, lost: Mapping[int, str]) -> None:
+        """Log losses that are new, and bound their number."""
+        now = time.monotonic()
+        new = {i: cause for i, cause in lost.items() if self.manager.handles[i].where not in self._mourned}
+        for actor_id, cause in new.items():
+            address = self.manager.handles[actor_id].where
+            self._mourned.add(address)
+            self.watch.table.lose(actor_id, cause, now)
+            self._log("learner_lost", learner=actor_id, address=address, cause=cause)
+        if new:
+            self._budget.spend(len(new), now, f"learner {max(new)}: {new[max(new)]}")
+
+    def _fill(self, hiring: Hiring, lost: Mapping[int, str], positions: Mapping[int, Position]) -> dict[int, Position]:
+        """Put new actors in the places of lost ones; where there are fewer of them the others close ranks."""
+        if not lost:
+            return dict(positions)
+        handles = self.manager.handles
+        taken = {handles[actor_id].where for actor_id in positions}
+        for recruit in self._recruits:
+            recruit.release()
+        self._recruits = []
+        fresh = iter(hiring.replacements(len(lost), taken, self._budget))
+        ranks: list[tuple[ActorHandle, Position | None]] = []
+        for actor_id, handle in enumerate(handles):
+            if actor_id in positions:
+                ranks.append((handle, positions[actor_id]))
+                continue
+            handle.release()
+            replacement = next(fresh, None)
+            if replacement is not None:
+                ranks.append((replacement, None))
+        self._enlist([handle for handle, _ in ranks])
+        return {rank: position for rank, (_, position) in enumerate(ranks) if position is not None}
+
+    # -- growth --------------------------------------------------------------------------------------------------
+
+    def grow(self) -> None:
+        """Take in free workers up to the number of learners asked for; they start while the others go on."""
+        settings, now = self._settings, time.monotonic()
+        if self._hiring is None or not settings.elastic or self.is_broken:
+            return
+        missing = settings.num_learners - len(self) - len(self._recruits)
+        if missing > 0 and now - self._recruited_at >= WATCH_EVERY_SECONDS:
+            self._recruited_at = now
+            taken = {handle.where for handle in (*self.manager.handles, *self._recruits)}
+            self._recruits += self._hiring.submit(taken, missing)
+        if self._recruits and all(recruit.is_constructed for recruit in self._recruits):
+            recruits, self._recruits = self._recruits, []
+            self._take_in(self._hiring, recruits)
+
+    def _take_in(self, hiring: Hiring, recruits: Sequence[DaskHandle]) -> None:
+        began = time.monotonic()
+        try:
+            for recruit in recruits:
+                hiring.await_start(recruit, began + self._settings.startup_timeout_seconds)
+        except (LearnerError, WaitTimeoutError):  # others may come
+            for recruit in recruits:
+                recruit.release()
+            return
+        positions = self._leave()
+        if self.manager.lost:
+            for recruit in recruits:
+                recruit.release()
+            return  # the next update mends that
+        self._enlist([*self.manager.handles, *recruits])
+        if self._meet_again(positions):
+            facts = {"num_learners": len(self), "generation": self.generation}
+            self._log("resized", **facts, seconds=time.monotonic() - began)
+
+    def _log(self, name: str, **details: Any) -> None:
+        self.events.append(GroupEvent(name, time.time(), details))
+
+
+def _most_advanced(positions: Mapping[int, Position]) -> int:
+    return max(positions, key=lambda actor_id: (positions[actor_id].step, -actor_id), default=0)

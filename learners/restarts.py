@@ -1,0 +1,36 @@
+"""The bound on how often lost learners are replaced: without IO or clocks of its own."""
+
+from collections import deque
+
+from dask_rl.storage.errors import RestartLimitError, explain
+
+
+class RestartBudget:
+    """At most `max_restarts` replacements within any `window_seconds`."""
+
+    def __init__(self, max_restarts: int, window_seconds: float) -> None:
+        self._max_restarts = max_restarts
+        self._window_seconds = window_seconds
+        self._times: deque[float] = deque()
+        self.total = 0
+        """All that were ever spent."""
+
+    def spend(self, count: int, now: float, cause: str) -> None:
+        """Count `count` replacements at time `now`.
+
+        Raises:
+            RestartLimitError: they are too many; names the cause.
+        """
+        while self._times and now - self._times[0] > self._window_seconds:
+            self._times.popleft()
+        self._times.extend([now] * count)
+        self.total += count
+        if len(self._times) > self._max_restarts:
+            raise RestartLimitError(
+                explain(
+                    "learner group",
+                    got=f"{len(self._times)} lost learners in {self._window_seconds:g} s, the last one: {cause}",
+                    allowed=f"learners.max_restarts={self._max_restarts}",
+                    fix="find what ends the workers (their logs and memory), then run the same job again",
+                )
+            )

@@ -1,0 +1,110 @@
+"""WorkerPool: the Dask workers on which a group's learners may run."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+from distributed import Client
+
+from dask_rl.storage.errors import ConfigError, LearnerLostError, explain
+
+_LOOK_EVERY_SECONDS = 0.1
+_KILL_SECONDS = 10.0
+
+
+class WorkerPool:
+    """Finds free worker processes, waits for them, and ends those that hang. One learner a process."""
+
+    def __init__(self, client: Client, num_gpus: float) -> None:
+        self.client = client
+        self.num_gpus = num_gpus
+        self._given_up: set[str] = set()
+
+    def free(self, taken: Collection[str] = ()) -> list[str]:
+        """Return the addresses of usable workers without a learner, in order of their names."""
+        workers = self._workers()
+        usable = [
+            address
+            for address, info in workers.items()
+            if info.get("resources", {}).get("GPU", 0) >= self.num_gpus
+            and address not in taken
+            and address not in self._given_up
+        ]
+        busy = set(self.client.run_on_scheduler(_with_actors)) if usable else set()
+        return sorted(
+            (address for address in usable if address not in busy),
+            key=lambda address: (str(workers[address].get("name")), address),
+        )
+
+    def wait_for(self, count: int, taken: Collection[str], timeout: float) -> list[str]:
+        """Return `count` free workers, or as many as there are after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            free = self.free(taken)
+            if len(free) >= count or time.monotonic() >= deadline:
+                return free[:count]
+            time.sleep(min(_LOOK_EVERY_SECONDS, max(0.0, deadline - time.monotonic())))
+
+    def refuse_threads(self, num_learners: int) -> None:
+        """Raise ConfigError where several learners would be threads of one process."""
+        if num_learners > 1 and any(address.startswith("inproc://") for address in self._workers()):
+            raise ConfigError(
+                explain(
+                    "learners.num_learners",
+                    got=f"{num_learners}, and workers that are threads of one process",
+                    allowed="worker processes: one learner a process",
+                    fix="start the cluster with processes=True, or use one learner",
+                )
+            )
+
+    def refuse(self, num_learners: int, num_found: int) -> NoReturn:
+        """Raise ConfigError for a group that has too few workers."""
+        with_gpus = f" with {self.num_gpus:g} GPU each (cluster.kind=cuda starts such)" if self.num_gpus else ""
+        raise ConfigError(
+            explain(
+                "learners.num_learners",
+                got=f"{num_learners}, and {num_found} usable workers of {len(self._workers())}",
+                allowed=f"one worker process a learner{with_gpus}, without a learner of another group",
+                fix="start more workers or lower learners.num_learners",
+            )
+        )
+
+    def give_up(self, address: str, pid: int | None) -> None:
+        """Never use a worker again, and kill its process if it is there: one that was stopped may wake up.
+
+        A nanny then starts another worker, at another address.
+        """
+        self._given_up.add(address)
+        if pid is None or address not in self._workers():
+            return
+        options = {"workers": [address], "nanny": True, "on_error": "ignore"}
+        # Without a nanny, or out of reach, it lives on: it is not used again, and its generation is over.
+        with contextlib.suppress(TimeoutError, OSError, ValueError):
+            # `client.run` has no time limit.
+            self.client.sync(self.client._run, _kill, pid, **options, callback_timeout=_KILL_SECONDS)
+
+    def _workers(self) -> dict[str, Any]:
+        """Return what the scheduler knows of its workers by address; raise LearnerLostError where it is gone."""
+        try:
+            workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, RuntimeError, ValueError) as error:
+            raise scheduler_lost(error) from None
+        return workers
+
+
+def scheduler_lost(error: Exception | None = None) -> LearnerLostError:
+    """Return the error for a scheduler that does not answer any more."""
+    got = "a lost connection" + (f" ({' '.join(str(error).split())})" if error is not None else "")
+    fix = "start it again, then run the same job again: it goes on from its last checkpoint"
+    return LearnerLostError(explain("Dask scheduler", got=got, fix=fix))
+
+
+def _with_actors(dask_scheduler: Any) -> list[str]:
+    return [address for address, worker in dask_scheduler.workers.items() if worker.actors]
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
