@@ -201,6 +201,20 @@ def test_episodes_of_different_modules_are_shared_out_apart(num_learners):
         assert rows == {"m0": 60 // num_learners, "m1": 18 // num_learners}
 
 
+def test_remainders_of_several_modules_do_not_add_up_on_one_learner():
+    episodes = [
+        MultiAgentEpisode({"a": tagged_episode(4, tag)}, {"a": f"m{tag}"}, {"a": np.arange(4)}) for tag in range(3)
+    ]
+    assert loads(deal(episodes, 3)) == [4, 4, 4]
+
+
+@given(episodes=multi_agent_episode_lists(module_ids=("m",)), num_learners=st.integers(1, 5))
+def test_stretches_that_adjoin_are_one_share(episodes, num_learners):
+    for hand in deal(episodes, num_learners):
+        ends = {(share.episode.id, steps_of(share)[-1][1] + 1) for share in hand}
+        assert not ends & {steps_of(share)[0] for share in hand}
+
+
 def test_sharing_out_is_reproducible():
     episodes = [tagged_episode(length, tag) for tag, length in enumerate(LENGTHS)]
     first, second = ([[steps_of(s) for s in hand] for hand in deal(episodes, 4)] for _ in range(2))
