@@ -10,7 +10,7 @@ from .agreement import Agreement, agree_on_update
 from .batch import OBSERVATION_FIELDS, Batch, ModuleID, MultiBatch, as_multi_batch
 from .episodes import multi_batch_from_episodes
 from .iterator import BatchIterator, BatchSource
-from .learner_steps import LearnerSteps
+from .learner_modules import LearnerModules
 from .metrics import STATE_KEY, CallMetrics, OpenCall, Result
 from .minibatch import cyclic_minibatches
 from .request import UpdateRequest
@@ -19,7 +19,7 @@ NUM_KEPT_RESULTS = 8
 """Results that a learner keeps for a driver that asks again: more than may be under way."""
 
 
-class Learner(LearnerSteps):
+class Learner(LearnerModules):
     """Holds the modules of one rank and updates them.
 
     The stages of a step (`compute_losses`, `compute_gradients`, `postprocess_gradients`, `apply_gradients`) and the
@@ -159,7 +159,14 @@ class Learner(LearnerSteps):
         }
 
     def _result(self, metrics: CallMetrics, request: UpdateRequest) -> Result:
-        per_module: dict[ModuleID, dict[str, Any]] = {module_id: {} for module_id in self.module}
+        per_module: dict[ModuleID, dict[str, Any]] = {
+            module_id: {
+                "num_rows_lifetime": counts["num_rows"],
+                "num_steps_lifetime": counts["num_steps"],
+                "weights_seq_no": self.weights_seq_no,
+            }
+            for module_id, counts in self.lifetime.state_dict().items()
+        }
         for (module_id, name), norm in self._gradient_norms.items():
             per_module[module_id][f"gradient_norm/{name}"] = float(norm)
             schedule = self.optimizers[module_id, name].schedule
@@ -172,7 +179,8 @@ class Learner(LearnerSteps):
         }
         result = metrics.result(per_module, learner)
         if request.return_state:
-            updated = [module_id for module_id in result if module_id != "all_modules"]
+            # one that took over a finished update does not know its modules
+            updated = [module_id for module_id in result if module_id != "all_modules"] or list(self.module)
             state: Any = {"rl_module": self.module.get_state(updated, inference_only=True)}
             result[STATE_KEY] = state
         return result

@@ -55,9 +55,12 @@ class LearnerRank(LearnerState):
     def _take_over(self, source: int) -> None:
         optimizers = [self.optimizers[key] for key in sorted(self.optimizers)]
         mine = [self.step, self.weights_seq_no, self.num_skipped_steps, *(bool(o.tensors()) for o in optimizers)]
-        counters = torch.tensor(mine, dtype=torch.int64).to(self.device)
+        lifetime = self.lifetime.to_list()
+        counters = torch.tensor([*mine, *lifetime], dtype=torch.int64).to(self.device)
         self.collective.broadcast_(counters, source)
-        self.step, self.weights_seq_no, self.num_skipped_steps, *have_state = counters.tolist()
+        self.step, self.weights_seq_no, self.num_skipped_steps, *rest = counters.tolist()
+        have_state = rest[: len(optimizers)]
+        self.lifetime.load_list(rest[len(optimizers) :])
         # A learner that failed in the first step, or is new, would take part in fewer broadcasts than the others.
         for optimizer, has_state in zip(optimizers, have_state, strict=True):
             optimizer.ensure_state(bool(has_state))

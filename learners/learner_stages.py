@@ -78,7 +78,7 @@ class LearnerStages(LearnerRank):
             name: the optimizer's name, unique in the module.
             optimizer: called with (parameters, lr=…, **kwargs).
             parameters: each belongs to one optimizer only.
-            learning_rate: a number, (step, value) points, or a function of the step.
+            learning_rate: a number, (step, value) points, or a function of the step, such as a TorchSchedule.
             kwargs: passed on to the optimizer.
         """
         if not parameters:
@@ -93,6 +93,9 @@ class LearnerStages(LearnerRank):
         self._registrations[module_id, name] = Registration(parameters, optimizer, schedule, kwargs)
 
     def _build_storage(self) -> None:
+        """Lay out parameters, gradients and targets; may be done again, values stay and optimizers begin anew."""
+        for made in (self._noise, self._gradients, self._targets, self._undo):
+            made.clear()
         groups = {key: registration.parameters for key, registration in sorted(self._registrations.items())}
         self.flat = FlatParameters(groups, list(self.module), dtype=self.dtype, device=self.device)
         self.optimizers = {
@@ -100,12 +103,14 @@ class LearnerStages(LearnerRank):
         }
         for module_id in self.module:
             algorithm, module = self.algorithms[module_id], self.module[module_id]
+            shapes = algorithm.noise_shapes(module)
             self._noise[module_id] = NoiseBuffers(
-                algorithm.noise_shapes(module), self.config.seed, self.dtype, self.device
+                shapes, self.config.seed, self.dtype, self.device, module_id=module_id
             )
             for phase in algorithm.phases():
                 self._build_phase(module_id, module, phase)
             self._undo[module_id] = self._build_undo(module_id)
+        self.lifetime = self.lifetime.for_modules(list(self.module), self.device)
 
     def _build_undo(self, module_id: ModuleID) -> Undo:
         keys = [key for key in sorted(self.optimizers) if key[0] == module_id]

@@ -17,7 +17,7 @@ from .config import LearnerGroupConfig
 from .flat import FlatParameters, FlatTargets, SegmentKey
 from .gradients import PhaseGradients
 from .iterator import BatchIterator, BatchSource
-from .metrics import OpenCall, Result
+from .metrics import Lifetime, OpenCall, Result
 from .module import MultiRLModule, MultiRLModuleSpec
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer
@@ -85,6 +85,8 @@ class LearnerState(Checkpointable):
         self._gradient_norms: dict[SegmentKey, torch.Tensor] = {}
         self._targets: dict[tuple[ModuleID, str], FlatTargets] = {}
         self._noise: dict[ModuleID, NoiseBuffers] = {}
+        self.lifetime = Lifetime([], self.device)
+        """Rows and steps that each module has been trained on by all learners together."""
         self._undo: dict[ModuleID, Undo] = {}
         self._total_weights = torch.zeros(0)
         self.is_warm = False
@@ -93,7 +95,7 @@ class LearnerState(Checkpointable):
     def get_state(self, components: Components = None, *, not_components: Components = None) -> State:
         """Return copies of weights, optimizer state, counters and iterator positions.
 
-        Components: `rl_module/ID`, `optimizers/ID/NAME`, `counters`, `iterators`.
+        Components: `rl_module/ID`, `optimizers/ID/NAME`, `counters`, `lifetime/ID`, `iterators`.
         """
         optimizers: State = {module_id: {} for module_id in self.module}
         for (module_id, name), optimizer in self.optimizers.items():
@@ -106,6 +108,7 @@ class LearnerState(Checkpointable):
                 "weights_seq_no": self.weights_seq_no,
                 "num_skipped_steps": self.num_skipped_steps,
             },
+            "lifetime": self.lifetime.state_dict(),
             "iterators": {
                 # of steps that were completed: the iterator itself may stand behind the batch of a failed one
                 key: saved | {"step": self.iterator_steps.get(key, 0)}
@@ -114,13 +117,20 @@ class LearnerState(Checkpointable):
         }
         return select_state(state, components, not_components)
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over the parts that `state` holds, in place; flat storage stays where it is."""
-        self.module.set_state(state.get("rl_module", {}))
+    def set_state(self, state: Mapping[str, Any], *, force: bool = True) -> None:
+        """Take over the parts that `state` holds, in place; flat storage stays where it is.
+
+        Args:
+            state: as `get_state` returns it.
+            force: whether weights of an older update than the present ones are taken, too.
+        """
+        counters = dict(state.get("counters", {}))
+        if not self.set_weights(state.get("rl_module", {}), counters.get("weights_seq_no"), force=force):
+            counters["weights_seq_no"] = self.weights_seq_no
         for module_id, optimizers in sorted(state.get("optimizers", {}).items()):
             for name, values in sorted(optimizers.items()):
                 self._optimizer(module_id, name).load_state_dict(values)
-        counters = state.get("counters", {})
+        self.lifetime.load_state_dict(state.get("lifetime", {}))
         self.step = int(counters.get("step", self.step))
         self.weights_seq_no = int(counters.get("weights_seq_no", self.weights_seq_no))
         self.num_skipped_steps = int(counters.get("num_skipped_steps", self.num_skipped_steps))
@@ -134,6 +144,28 @@ class LearnerState(Checkpointable):
             else:
                 self._saved_iterators[key] = dict(position)
             self.iterator_steps[key] = int(position["step"])
+
+    def set_weights(
+        self,
+        weights: Mapping[ModuleID, Mapping[str, Any]],
+        weights_seq_no: int | None = None,
+        *,
+        force: bool = False,
+    ) -> bool:
+        """Set the weights of the modules in `weights`, unless they are older than the present ones.
+
+        Args:
+            weights: parameters and buffers by module id and name.
+            weights_seq_no: number of the update that made them; None: they are taken in any case.
+            force: whether older ones are taken, too.
+
+        Returns:
+            Whether they were taken.
+        """
+        if weights_seq_no is not None and int(weights_seq_no) < self.weights_seq_no and not force:
+            return False
+        self.module.set_state(weights)
+        return True
 
     def _iterator_states(self) -> dict[str, dict[str, Any]]:
         """Return those of open iterators, and of those that no update has asked for since they were restored."""

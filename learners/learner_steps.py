@@ -96,7 +96,9 @@ class LearnerSteps(LearnerStages):
             for module_id, named in phase_losses.items():
                 metrics.add_losses(module_id, named)
         for module_id in batches:
-            metrics.add_rows(module_id, rows[module_id])
+            metrics.add_rows(module_id, rows[module_id], num_rows(batches[module_id]))
+        if applied:
+            self.lifetime.add_step(batches, self._total_weights)
         return applied
 
     def _end_start_up(self) -> None:

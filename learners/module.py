@@ -14,6 +14,8 @@ from dask_rl.storage.spaces import space_from_json, space_to_json
 
 from .batch import DEFAULT_MODULE_ID, ModuleID
 
+_FILE_ENDINGS = (".json", ".safetensors")
+"""Of a checkpoint's files: a component of such a name would be taken for one."""
 _MODULE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -126,6 +128,11 @@ class MultiRLModuleSpec:
 
     modules: Mapping[ModuleID, RLModuleSpec] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Check the ids."""
+        for module_id in self.modules:
+            validate_module_id(module_id)
+
     @classmethod
     def of(cls, spec: "RLModuleSpec | MultiRLModuleSpec") -> "MultiRLModuleSpec":
         """Wrap a single spec as that of the default module."""
@@ -143,10 +150,10 @@ class MultiRLModuleSpec:
 
 def validate_module_id(module_id: ModuleID) -> None:
     """Raise ConfigError unless the id can name a checkpoint component."""
-    if not _MODULE_ID.fullmatch(module_id) or ".." in module_id or module_id == "all_modules":
-        raise ConfigError(
-            explain("module id", got=repr(module_id), allowed="letters, digits, _ . -", fix="rename the module")
-        )
+    is_file = module_id.lower().endswith(_FILE_ENDINGS)
+    if is_file or not _MODULE_ID.fullmatch(module_id) or ".." in module_id or module_id == "all_modules":
+        allowed = f"letters, digits, _ . -, no ending {' or '.join(_FILE_ENDINGS)}"
+        raise ConfigError(explain("module id", got=repr(module_id), allowed=allowed, fix="rename the module"))
 
 
 class MultiRLModule(nn.Module):

@@ -50,10 +50,13 @@ def test_a_specs_own_class_is_built():
     assert type(algorithm.build_module(spec)) is RegisteredModule
 
 
-@pytest.mark.parametrize("module_id", ["", "a/b", "../x", "a..b", ".hidden", "all_modules", "a b", "é"])
+@pytest.mark.parametrize(
+    "module_id", ["", "a/b", "../x", "a..b", ".hidden", "all_modules", "a b", "é", "a.json", "b.safetensors", "A.JSON"]
+)
 def test_ids_that_can_name_no_component_are_refused(module_id):
-    with pytest.raises(ConfigError, match="module id"):
-        validate_module_id(module_id)
+    for construct in (validate_module_id, lambda id_: MultiRLModuleSpec({id_: SPEC})):
+        with pytest.raises(ConfigError, match="module id"):
+            construct(module_id)
 
 
 def test_ids_with_dots_and_order():

@@ -3,8 +3,8 @@ import torch
 from dask_rl.learners.noise import NoiseBuffers
 
 
-def buffers(seed=0):
-    return NoiseBuffers({"b": (3,), "a": ()}, seed, torch.float64, torch.device("cpu"))
+def buffers(seed=0, module_id="m"):
+    return NoiseBuffers({"b": (3,), "a": ()}, seed, torch.float64, torch.device("cpu"), module_id=module_id)
 
 
 def draw(noise, *args):
@@ -20,7 +20,7 @@ def test_noise_depends_on_shards_and_not_on_who_owns_them():
             assert torch.equal(part[name], tensor[rows])
 
 
-def test_every_step_shard_seed_and_name_has_noise_of_its_own():
+def test_every_step_shard_seed_module_and_name_has_noise_of_its_own():
     one = draw(buffers(), 5, (0, 1), 4)
     assert one["a"].shape == (8,)
     assert one["b"].shape == (8, 3)
@@ -28,6 +28,7 @@ def test_every_step_shard_seed_and_name_has_noise_of_its_own():
     assert not torch.equal(one["a"], one["b"][:, 0])
     assert not torch.equal(one["a"], draw(buffers(), 6, (0, 1), 4)["a"])
     assert not torch.equal(one["a"], draw(buffers(1), 5, (0, 1), 4)["a"])
+    assert not torch.equal(one["a"], draw(buffers(module_id="n"), 5, (0, 1), 4)["a"])
     noise = buffers()
     draw(noise, 4, (1,), 3)
     assert torch.equal(draw(noise, 5, (0, 1), 4)["a"], one["a"])
@@ -48,4 +49,4 @@ def test_the_global_generator_is_left_alone():
 
 
 def test_no_shapes_no_noise():
-    assert NoiseBuffers({}, 0, torch.float32, torch.device("cpu")).draw(0, (0,), 4) == {}
+    assert NoiseBuffers({}, 0, torch.float32, torch.device("cpu"), module_id="m").draw(0, (0,), 4) == {}

@@ -2,8 +2,9 @@ import math
 
 import pytest
 import torch
+from torch.optim import lr_scheduler
 
-from dask_rl.learners.schedules import Constant, Cosine, Piecewise, as_schedule
+from dask_rl.learners.schedules import Constant, Cosine, Piecewise, TorchSchedule, as_schedule
 from dask_rl.storage.errors import ConfigError
 
 
@@ -38,3 +39,38 @@ def test_what_counts_as_a_schedule():
     own = Cosine(1.0, 3)
     assert as_schedule(own) is own
     assert as_schedule(lambda step: step / 2)(3) == 1.5
+
+
+# -- torch's schedulers ------------------------------------------------------------------------------------------
+
+FACTORIES = {
+    "step": lambda optimizer: lr_scheduler.StepLR(optimizer, 3, gamma=0.5),
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=9),
+    "warm restarts": lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 4),
+    "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=20, cycle_momentum=False),
+    "sequence": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4), lr_scheduler.ExponentialLR(optimizer, 0.9)],
+        [4],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_torch_schedulers_give_the_rates_that_they_give_to_a_loop(name):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
+    scheduler = FACTORIES[name](optimizer)
+    expected = []
+    for _ in range(15):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    schedule = TorchSchedule(FACTORIES[name], 0.3)
+    assert [schedule(step) for step in range(15)] == expected
+    assert [schedule(step) for step in (14, 3, 3, 0, 9, 12)] == [expected[step] for step in (14, 3, 3, 0, 9, 12)]
+    assert as_schedule(schedule) is schedule
+
+
+def test_a_scheduler_that_follows_a_loss_is_refused():
+    with pytest.raises(ConfigError, match="got ReduceLROnPlateau; allowed: schedulers that depend on the step alone"):
+        TorchSchedule(lr_scheduler.ReduceLROnPlateau, 0.1)
