@@ -233,8 +233,7 @@ class _Training:
         periods = (self._every, self._job.checkpoint.every_steps, evaluation.every_steps if evaluation else None)
         ends = [(self._step // period + 1) * period for period in periods if period]
         num_iters = min(*ends, self._job.num_steps) - self._step
-        shares = self._data.data.shares(len(self._group))
-        results = self._group.update_from_iterators(shares, num_iters=num_iters)
+        results = self._group.update_from_iterators(self._data.data, num_iters=num_iters)
         self._step += num_iters
         metrics = curve_row(merge_results(results), self._data.epochs(self._step * self._job.batch_size))
         self._run.append("train", self._step, metrics)

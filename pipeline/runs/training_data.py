@@ -66,11 +66,9 @@ def open_training_data(job: TrainJob) -> TrainingData:
 
     Raises:
         DatasetError: a dataset is missing or damaged.
-        ConfigError: batch size, shards and learners do not fit it, or the algorithm does not know its spaces.
+        ConfigError: batch size and shards do not fit it, or the algorithm does not know its spaces.
     """
-    data = TrainingData({module_id: _open_module(job, module_id) for module_id in sorted(job.datasets)})
-    data.data.shares(max(1, job.learners.num_learners))  # refuses what cannot be shared out
-    return data
+    return TrainingData({module_id: _open_module(job, module_id) for module_id in sorted(job.datasets)})
 
 
 def _open_module(job: TrainJob, module_id: ModuleID) -> ModuleData:
