@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from distributed import Client
+from distributed import CancelledError, Client
 
 from dask_rl.storage.errors import LearnerLostError
 
@@ -15,6 +15,8 @@ from .actor import LearnerActor, Outcome, pack, unpack
 
 _LOOK_EVERY_SECONDS = 1.0
 """How soon a worker that died while it started its learner is missed."""
+_DONE_SECONDS = 5.0
+"""For taking over what is there already, which goes through the client's event loop."""
 LOST = (OSError, RuntimeError, ValueError)
 """Dask's words for a worker that is gone, or for an actor that it no longer knows."""
 
@@ -130,7 +132,7 @@ class _Question:
         return is_done
 
     def result(self, timeout: float) -> Any:
-        return self.future.result(timeout)
+        return self.future.result(_DONE_SECONDS if self.done() else timeout)
 
 
 class DaskHandle:
@@ -210,7 +212,7 @@ class DaskHandle:
         """Tell whether a call's answer is here, or can no longer come."""
         for other in [other for other, future in self.open_calls.items() if future.done()]:
             try:
-                self._answers.update(self.open_calls.pop(other).result(0))
+                self._answers.update(self.open_calls.pop(other).result(_DONE_SECONDS))
             except LOST as error:
                 self._loss = (str(error).splitlines() or [""])[0] or type(error).__name__
         return number in self._answers or self.loss is not None
@@ -230,11 +232,15 @@ class DaskHandle:
         return self._loss
 
     def release(self) -> None:
-        """Drop proxy and future; the worker frees the actor."""
+        """Have the worker free the actor.
+
+        Dropping proxy and future would do in time only: each call of a proxy leaves a cycle of references to it.
+        """
         self._loss = self._loss or "released"
         self._actor = None
         self.open_calls.clear()
-        self._future.release()
+        with contextlib.suppress(CancelledError, *LOST):
+            self.client.cancel([self._future], force=True)
 
 
 def wait_any(calls: Iterable[PendingCall], timeout: float) -> None:
