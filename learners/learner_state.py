@@ -72,6 +72,10 @@ class LearnerState(Checkpointable):
         """Number of a request that was begun and not finished."""
         self.open_first_step = 0
         """The step at which it began."""
+        self.lifetime = Lifetime([], self.device)
+        """Rows and steps that each module has been trained on by all learners together."""
+        self.is_warm = False
+        """Whether it has made a step since it joined: the first one may compile."""
         self.activity = Activity()
         """What the learner is doing; may be read from another thread."""
         self.stop_requested = False
@@ -85,12 +89,8 @@ class LearnerState(Checkpointable):
         self._gradient_norms: dict[SegmentKey, torch.Tensor] = {}
         self._targets: dict[tuple[ModuleID, str], FlatTargets] = {}
         self._noise: dict[ModuleID, NoiseBuffers] = {}
-        self.lifetime = Lifetime([], self.device)
-        """Rows and steps that each module has been trained on by all learners together."""
         self._undo: dict[ModuleID, Undo] = {}
         self._total_weights = torch.zeros(0)
-        self.is_warm = False
-        """Whether it has made a step since it joined: the first one may compile."""
 
     def get_state(self, components: Components = None, *, not_components: Components = None) -> State:
         """Return copies of weights, optimizer state, counters and iterator positions.
@@ -194,9 +194,15 @@ class LearnerState(Checkpointable):
 
     def _shared_tensors(self) -> list[torch.Tensor]:
         tensors = [self.flat.data, *(self._targets[key].data for key in sorted(self._targets))]
+        flat = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         for key in sorted(self.optimizers):
             tensors += self.optimizers[key].tensors()
-        return tensors + [buffer for module_id in self.module for buffer in self.module[module_id].buffers()]
+        for module_id in self.module:
+            module = self.module[module_id]
+            # No step changes a frozen parameter, but somebody may have set it.
+            tensors += [p.data for p in module.parameters() if p.untyped_storage().data_ptr() not in flat]
+            tensors += module.buffers()
+        return tensors
 
     def close(self) -> None:
         """Close the iterators and leave the group."""

@@ -185,6 +185,7 @@ def test_state_selects_components_in_both_directions(group):
     assert set(group.get_state(not_components="learner/optimizers")["learner"]) == {
         "rl_module",
         "counters",
+        "lifetime",
         "iterators",
     }
     group.update_from_batch(make_batch(8, 1))

@@ -71,6 +71,29 @@ def test_restoring_keeps_flat_storage_in_place(tmp_path):
     assert [p.data_ptr() for p in learner.module.parameters()] == pointers
 
 
+@pytest.mark.parametrize(("steps", "force", "taken"), [(3, False, True), (2, False, False), (2, True, True)])
+def test_weights_with_an_older_number_do_not_overwrite_newer_ones_unless_forced(steps, force, taken):
+    older, learner = trained(steps), trained(3, seed=1)
+    before, given = weights(learner), older.module.get_state()
+    assert learner.set_weights(given, weights_seq_no=older.weights_seq_no, force=force) == taken
+    assert equal(weights(learner), weights(older) if taken else before)
+    assert learner.weights_seq_no == 3, "the number of requests goes its own way"
+    assert learner.set_weights(given)
+    assert equal(weights(learner), weights(older))
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_state_with_older_weights_leaves_newer_ones_unless_forced(force):
+    older, learner = trained(2), trained(3, seed=1)
+    before = weights(learner)
+    learner.set_state(older.get_state(), force=force)
+    assert equal(weights(learner), weights(older) if force else before)
+    assert learner.weights_seq_no == (2 if force else 3)
+    learner.set_state(trained(4).get_state(), force=force)
+    assert equal(weights(learner), weights(trained(4)))
+    assert learner.weights_seq_no == 4
+
+
 def test_states_of_other_modules_are_refused(tmp_path):
     one = trained(modules=("p0",))
     one.save_to_path(tmp_path / "c")

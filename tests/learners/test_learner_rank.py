@@ -82,6 +82,7 @@ def the_same(learner, other):
     for mine, theirs in zip(learner._shared_tensors(), other._shared_tensors(), strict=True):
         assert torch.equal(mine, theirs)
     assert learner.position() == other.position()
+    assert learner.lifetime.state_dict() == other.lifetime.state_dict()
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: s.get("update_order", s["name"]))
@@ -118,6 +119,23 @@ def test_a_request_that_fails_in_the_middle_goes_on_bit_by_bit(settings, make_re
     assert learners[failing].hooks == (2 if replaced else 3)
     assert results[other][0]["all_modules"]["num_steps"] == NUM_ITERS, "the survivor's covers the whole call"
     assert results[failing][1]["all_modules"]["num_steps"] == NUM_ITERS
+
+
+def test_a_replacement_takes_over_frozen_parameters_and_lifetime_counts():
+    def frozen(seed):
+        learner = make_learner({"name": "bc"}, seed=seed)
+        learner.module[DEFAULT_MODULE_ID].encoder = torch.nn.Linear(2, 2).double().requires_grad_(False)
+        return learner
+
+    learners = [frozen(0), frozen(1)]
+    update(learners[0], make_batch("continuous", 6))
+    encoders = [learner.module[DEFAULT_MODULE_ID].encoder.weight for learner in learners]
+    assert not torch.equal(*encoders)
+    position = learners[0].position()
+    run_in_threads(2, lambda c: learners[c.rank].join(c, source=0, position=position))
+    assert torch.equal(*encoders)
+    the_same(*learners)
+    assert learners[1].lifetime.state_dict() == {DEFAULT_MODULE_ID: {"num_rows": 6, "num_steps": 1}}
 
 
 def test_a_request_that_was_carried_out_is_not_repeated():
@@ -196,7 +214,7 @@ def test_leaving_twice_and_with_restored_iterators():
     restored.set_state(learner.get_state())
     assert restored.leave() == restored.leave() == learner.position()
     replacement = make_learner({"name": "bc"})
-    replacement.set_state(learner.get_state(["rl_module", "optimizers"]))
+    replacement.set_state(learner.get_state(["rl_module", "optimizers", "lifetime"]))
     replacement.join(SingleProcess(), position=restored.position())
     for each in (learner, restored, replacement):
         each.run(iterator_requests(2, 0))

@@ -68,7 +68,8 @@ def test_the_result_tells_what_happened():
     mine, all_modules = result["default_module"], result["all_modules"]
     for key in ("total_loss", "value_loss", "policy_loss", "critic_loss", "gradient_norm/critic"):
         assert isinstance(mine[key], float)
-    assert mine["num_rows"] == 18
+    assert (mine["num_rows"], mine["batch_size"], mine["weights_seq_no"]) == (18, 6, 7)
+    assert (mine["num_rows_lifetime"], mine["num_steps_lifetime"]) == (18, 3)
     assert mine["learning_rate/critic"] == 0.02
     assert mine["learning_rate/policy"] == pytest.approx(0.01)  # step 2 of 4
     assert all_modules["weights_seq_no"] == 7
@@ -79,6 +80,29 @@ def test_the_result_tells_what_happened():
     state = result["_rl_module_state_after_update"]["rl_module"]["default_module"]
     assert all(name.startswith("policy.") for name in state)
     assert np.array_equal(state["policy.log_std"].numpy(), weights(learner)["policy.log_std"])
+
+
+def test_lifetime_counts_are_of_all_learners_and_survive_a_checkpoint(tmp_path):
+    learners = [make_learner({"name": "bc"}) for _ in range(2)]
+    poisoned = make_batch("continuous", 4)
+    poisoned["observations"][0] = torch.inf
+
+    def work(collective):
+        learner = learners[collective.rank]
+        learner.join(collective)
+        rows = (4, 6)[collective.rank]
+        update(learner, make_batch("continuous", rows), poisoned)
+        return update(learner, make_batch("continuous", rows, 1))["default_module"]
+
+    for result, rows in zip(run_in_threads(2, work), (4, 6), strict=True):
+        assert result["num_rows"] == rows
+        assert result["num_rows_lifetime"] == 2 * 10, "not those of a step that was skipped"
+        assert result["num_steps_lifetime"] == 2
+    learners[0].save_to_path(tmp_path / "c")
+    other = make_learner({"name": "bc"})
+    other.restore_from_path(tmp_path / "c")
+    result = update(other, make_batch("continuous", 5))["default_module"]
+    assert (result["num_rows_lifetime"], result["num_steps_lifetime"]) == (25, 3)
 
 
 class Hooked(Learner):
