@@ -4,24 +4,20 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .checkpoint_files import (
-    METADATA_FILE,
-    load_checkpoint,
-    load_metadata,
-    not_writable,
-    save_checkpoint,
-    write_synced,
-)
+from .checkpoint_files import load_checkpoint, load_metadata, not_writable, save_checkpoint, write_synced
+from .checkpoint_header import METADATA_FILE
 from .errors import CheckpointError, explain
 from .files import fsync_path
 
 __all__ = ["CheckpointStore", "load_checkpoint", "load_metadata", "save_checkpoint"]
 
 _LATEST_FILE = "latest"
+_MAX_NAME_BYTES = 255
 _STEP_NAME = re.compile(r"step-(\d{12,})")
 
 
@@ -71,17 +67,17 @@ class CheckpointStore:
         found = {
             int(match[1]): entry
             for entry in self.directory.iterdir()
-            if (match := _STEP_NAME.fullmatch(entry.name)) and (entry / METADATA_FILE).is_file()
+            # a link leads out of the run: nothing there is ours to load, and least of all to remove
+            if (match := _STEP_NAME.fullmatch(entry.name))
+            and not entry.is_symlink()
+            and (entry / METADATA_FILE).is_file()
         }
         return dict(sorted(found.items()))
 
     def latest(self) -> Path | None:
         """Return the checkpoint that was saved last, or None."""
         known = self.checkpoints()
-        try:
-            name = (self.directory / _LATEST_FILE).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            name = ""
+        name = _read_name(self.directory / _LATEST_FILE)
         # a process killed between two renames leaves `latest` behind or ahead: then the highest step counts
         return next((path for path in known.values() if path.name == name), None) or next(
             reversed(known.values()), None
@@ -128,12 +124,23 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def _read_name(path: Path) -> str:
+    """Return what a small text file says, "" for anything else: reading a pipe would never end."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_NAME_BYTES:
+            return ""
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _score(path: Path) -> float | None:
     try:
         score = load_metadata(path).get("score")
     except CheckpointError:
         return None  # an old checkpoint that went bad must not stop the run that saves a new one
-    return float(score) if isinstance(score, (int, float)) else None
+    return score if isinstance(score, float) and math.isfinite(score) else None
 
 
 def _write_atomically(path: Path, data: bytes) -> None:

@@ -5,39 +5,31 @@ CHECKPOINT/metadata.json     format, class name, constructor arguments, componen
            state/a/b.json, state/a/b.safetensors                   those of component a/b
 """
 
-import hashlib
-import json
 import os
 import shutil
-import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .component_tree import (
-    ROOT,
-    Component,
-    array_file,
-    assemble,
-    check_component,
-    decode_arrays,
-    decode_values,
-    encode_arrays,
-    encode_values,
-    flatten,
-    to_json_value,
-    value_file,
+import psutil
+
+from .checkpoint_header import (
+    FORMAT,
+    FORMAT_VERSION,
+    METADATA_FILE,
+    USE_ANOTHER,
+    checksum,
+    read_file,
+    read_header,
+    sha256,
 )
+from .component_bytes import decode_arrays, decode_values, encode_arrays, encode_values
+from .component_tree import ROOT, Component, array_file, assemble, flatten, to_json_value, value_file
 from .errors import CheckpointError, explain
 from .files import fsync_path
 
-FORMAT_VERSION = 1
-METADATA_FILE = "metadata.json"
-_FORMAT = "dask-rl checkpoint"
-_MAX_METADATA_BYTES = 64 * 2**20
 _HEADER_KEYS = ("class_name", "constructor")  # of the caller's metadata: shown at the top of the file
-_USE_ANOTHER = "use another checkpoint"
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any], metadata: Mapping[str, Any]) -> Path:
@@ -64,19 +56,20 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any], meta
     files, components = _encode(state)
     described = to_json_value(dict(metadata), "metadata")
     header = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "format_version": FORMAT_VERSION,
         **{key: described.pop(key) for key in _HEADER_KEYS if key in described},
         "components": components,
-        "files": {name: {"size": len(data), "sha256": _sha256(data)} for name, data in files.items()},
+        "files": {name: {"size": len(data), "sha256": sha256(data)} for name, data in files.items()},
         "metadata": described,
     }
-    header["checksum"] = _checksum(header)
+    header["checksum"] = checksum(header)
+    encoded = encode_values(header, METADATA_FILE)
     temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _write_directory(temporary, {**files, METADATA_FILE: encode_values(header)})
+            _write_directory(temporary, {**files, METADATA_FILE: encoded})
             _replace_directory(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -98,7 +91,7 @@ def load_checkpoint(
         CheckpointError: missing, foreign, damaged or hostile; the message names the file.
     """
     root = Path(path)
-    header = _read_header(root)
+    header = read_header(root)
     wanted = header["components"]
     if component is not None:
         wanted = [name for name in wanted if name == component or name.startswith(f"{component}/")]
@@ -112,6 +105,7 @@ def load_checkpoint(
                     fix="name one of these",
                 )
             )
+    _check_room(root, wanted, header["files"])
     loaded = {name: _read_component(root, name, header["files"]) for name in wanted}
     return assemble(loaded, component or ROOT), _caller_metadata(header)
 
@@ -122,7 +116,7 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         CheckpointError: missing or foreign.
     """
-    return _caller_metadata(_read_header(Path(path)))
+    return _caller_metadata(read_header(Path(path)))
 
 
 def _encode(state: Mapping[str, Any]) -> tuple[dict[str, bytes], list[str]]:
@@ -131,9 +125,9 @@ def _encode(state: Mapping[str, Any]) -> tuple[dict[str, bytes], list[str]]:
     components = flatten(state)
     for name, component in components.items():
         if component.arrays:
-            files[array_file(name)] = encode_arrays(component)
+            files[array_file(name)] = encode_arrays(component.arrays)
         if component.values:
-            files[value_file(name)] = encode_values(component.values)
+            files[value_file(name)] = encode_values(component.values, value_file(name))
     return files, list(components)
 
 
@@ -180,72 +174,14 @@ def write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _read_header(root: Path) -> dict[str, Any]:
-    """Return metadata.json of a checkpoint whose files are exactly those it lists, each with its size.
-
-    Everything in it may come from a stranger: names are derived from checked component paths, never followed.
-    """
-    found = _list_files(root)
-    if METADATA_FILE not in found:
-        raise CheckpointError(explain(str(root), got=f"no {METADATA_FILE}", allowed="a checkpoint", fix=_USE_ANOTHER))
-    name = str(root / METADATA_FILE)
-    if found.pop(METADATA_FILE) > _MAX_METADATA_BYTES:
-        raise CheckpointError(explain(name, got="an absurd size", allowed="at most 64 MiB", fix=_USE_ANOTHER))
-    header = decode_values((root / METADATA_FILE).read_bytes(), name)
-    if header.get("format") != _FORMAT or header.get("format_version") != FORMAT_VERSION:
-        got = f"format {header.get('format')!r} version {header.get('format_version')!r}"
-        raise CheckpointError(explain(name, got=got, allowed=f"{_FORMAT} version {FORMAT_VERSION}", fix=_USE_ANOTHER))
-    if header.get("checksum") != _checksum(header):
-        raise CheckpointError(explain(name, got="a checksum mismatch", fix=f"it was changed: {_USE_ANOTHER}"))
-    _check_header(header, name)
-    allowed = {file for part in header["components"] for file in (array_file(part), value_file(part))}
-    for file in sorted(found.keys() | header["files"].keys()):
-        size = header["files"].get(file, {}).get("size")
-        if file not in allowed or size is None or found.get(file) != size:
-            got = f"{found[file]} bytes" if file in found else "no such file"
-            wanted = f"{size} bytes" if file in allowed and size is not None else "only files of listed components"
-            raise CheckpointError(explain(str(root / file), got=got, allowed=wanted, fix=_USE_ANOTHER))
-    return header
-
-
-def _check_header(header: Mapping[str, Any], name: str) -> None:
-    """Check the types in metadata.json, so that what follows may rely on them."""
-    components, files = header.get("components"), header.get("files")
-    fits = (
-        isinstance(components, list)
-        and all(isinstance(part, str) for part in components)
-        and ROOT in components
-        and isinstance(files, dict)
-        and all(isinstance(entry, dict) and isinstance(entry.get("size"), int) for entry in files.values())
-        and isinstance(header.get("metadata"), dict)
-    )
-    if not fits:
-        raise CheckpointError(
-            explain(name, got="a malformed header", allowed="components, files, metadata", fix=_USE_ANOTHER)
-        )
-    for part in header["components"]:
-        if part != ROOT:
-            check_component(part)
-
-
-def _list_files(root: Path) -> dict[str, int]:
-    """Return {relative name: size} of the regular files below `root`; links and devices are refused."""
-    if not root.is_dir():
-        raise CheckpointError(explain(str(root), got="no such directory", allowed="a checkpoint", fix="check the path"))
-    found: dict[str, int] = {}
-    pending = [root]
-    while pending:
-        for entry in sorted(pending.pop().iterdir()):
-            status = entry.lstat()
-            if stat.S_ISDIR(status.st_mode):
-                pending.append(entry)
-            elif stat.S_ISREG(status.st_mode):
-                found[entry.relative_to(root).as_posix()] = status.st_size
-            else:
-                raise CheckpointError(
-                    explain(str(entry), got="a link or device", allowed="regular files only", fix=_USE_ANOTHER)
-                )
-    return found
+def _check_room(root: Path, components: Iterable[str], files: Mapping[str, Any]) -> None:
+    """Refuse what memory cannot hold: a file with holes may claim any size."""
+    names = (file for part in components for file in (array_file(part), value_file(part)))
+    sizes = [files[name]["size"] for name in names if name in files]
+    needed, available = sum(sizes) + 2 * max(sizes, default=0), psutil.virtual_memory().available
+    if needed > available:
+        got, allowed = f"{sum(sizes)} bytes to load", f"{available} bytes of memory, in which {needed} are needed"
+        raise CheckpointError(explain(str(root), got=got, allowed=allowed, fix="load it where there is room"))
 
 
 def _read_component(root: Path, component: str, files: Mapping[str, Any]) -> Component:
@@ -257,9 +193,9 @@ def _read_component(root: Path, component: str, files: Mapping[str, Any]) -> Com
 
 
 def _read_checked(path: Path, entry: Mapping[str, Any]) -> bytes:
-    data = path.read_bytes()
-    if _sha256(data) != entry.get("sha256"):
-        raise CheckpointError(explain(str(path), got="a sha256 mismatch", fix=f"the file is damaged: {_USE_ANOTHER}"))
+    data = read_file(path)
+    if sha256(data) != entry.get("sha256"):
+        raise CheckpointError(explain(str(path), got="a sha256 mismatch", fix=f"the file is damaged: {USE_ANOTHER}"))
     return data
 
 
@@ -269,12 +205,3 @@ def _caller_metadata(header: Mapping[str, Any]) -> dict[str, Any]:
 
 def _replaceable(path: Path) -> bool:
     return path.is_dir() and ((path / METADATA_FILE).is_file() or not any(path.iterdir()))
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _checksum(header: Mapping[str, Any]) -> str:
-    body = {key: value for key, value in header.items() if key != "checksum"}
-    return _sha256(json.dumps(body, sort_keys=True).encode())

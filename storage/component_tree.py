@@ -1,14 +1,12 @@
-"""A nested state as a tree of components, and each component as bytes. Pure: no files are touched here.
+"""A nested state as a tree of components. Pure: no files are touched here.
 
     {"learner": {"step": 7, "rl_module": {"w": array}}}
     ->  state/learner.json                   {"step": 7}
         state/learner/rl_module.safetensors  w
 
 A dict is a component; arrays in it go to its `.safetensors` file, everything else to its `.json` file.
-Neither format can carry code, so decoding a stranger's file runs none.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors import numpy as safetensors_numpy
 
 from .errors import CheckpointError, explain
 
@@ -27,6 +23,8 @@ _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _RESERVED_SUFFIXES = (".json", ".safetensors")
 _RESERVED_LEAF = "__metadata__"  # safetensors' own header entry
 # A key beginning with a dot would be a hidden file, one with a reserved suffix could name a sibling's file.
+_MAX_DEPTH = 32  # of components: states nest less, and readers recurse
+_MAX_SHOWN = 200  # of a stranger's name, which may be megabytes long
 _ALLOWED_KEY = "letters, digits, '_', '-', '.'; no leading '.', no '..', no ending .json or .safetensors"
 _DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -48,12 +46,21 @@ def check_component(path: str) -> str:
     Raises:
         CheckpointError: it is not; so no path can leave the checkpoint's directory.
     """
-    for part in path.split("/"):
+    parts = path.split("/")
+    if len(parts) > _MAX_DEPTH:
+        message = explain(
+            "checkpoint component",
+            got=f"{len(parts)} levels",
+            allowed=f"at most {_MAX_DEPTH}",
+            fix="nest the state less deeply",
+        )
+        raise CheckpointError(message)
+    for part in parts:
         if not _KEY.fullmatch(part) or ".." in part or part.endswith(_RESERVED_SUFFIXES):
             raise CheckpointError(
                 explain(
                     "checkpoint component",
-                    got=repr(path),
+                    got=repr(path if len(path) <= _MAX_SHOWN else f"{path[:_MAX_SHOWN]}…"),
                     allowed=_ALLOWED_KEY,
                     fix="rename this key of the state",
                 )
@@ -184,53 +191,3 @@ def _twice(path: str) -> str:
         allowed="distinct names",
         fix="do not use this file",
     )
-
-
-def encode_arrays(component: Component) -> bytes:
-    """Return the arrays in the safetensors format."""
-    return safetensors_numpy.save(component.arrays)
-
-
-def decode_arrays(data: bytes, name: str) -> dict[str, Array]:
-    """Return writable arrays from bytes in the safetensors format; `name` is the file, for messages.
-
-    Raises:
-        CheckpointError: damaged bytes, or shapes and dtypes that do not fit them.
-    """
-    try:
-        loaded = safetensors_numpy.load(data)
-    except (SafetensorError, ValueError, KeyError, OverflowError, TypeError) as error:
-        raise CheckpointError(
-            explain(name, got=f"unreadable arrays ({_first_line(error)})", allowed="safetensors", fix=_FIX)
-        ) from error
-    # the loader's arrays are read-only views of its buffers: torch and in-place updates need their own
-    return {key: np.array(value) for key, value in loaded.items()}
-
-
-def encode_values(values: Mapping[str, Any]) -> bytes:
-    """Return the values as JSON; floats keep every bit, NaN and infinities are Python's extension."""
-    return json.dumps(values, indent=1).encode()
-
-
-def decode_values(data: bytes, name: str) -> dict[str, Any]:
-    """Return the JSON object in `data`; `name` is the file, for messages.
-
-    Raises:
-        CheckpointError: it is not one JSON object.
-    """
-    try:
-        loaded = json.loads(data)
-    except (ValueError, RecursionError) as error:  # also: not UTF-8, absurdly long numbers, absurd nesting
-        raise CheckpointError(
-            explain(name, got=f"unreadable JSON ({_first_line(error)})", allowed="a JSON object", fix=_FIX)
-        ) from error
-    if not isinstance(loaded, dict):
-        raise CheckpointError(explain(name, got=type(loaded).__name__, allowed="a JSON object", fix=_FIX))
-    return loaded
-
-
-_FIX = "the file is damaged: use another checkpoint"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]

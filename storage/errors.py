@@ -104,4 +104,6 @@ def explain(subject: str, *, got: Any, allowed: Any = None, fix: str) -> str:
     middle = "" if allowed is None else f"; allowed: {allowed}"
     end = "" if fix.endswith("?") else "."
     line = f"{subject}: got {got}{middle}; {fix.rstrip('.')}{end}"
-    return " ".join(line.splitlines())  # a name or a foreign message may hold line breaks
+    line = " ".join(line.splitlines())  # a name or a foreign message may hold line breaks
+    # and so may it hold what a terminal would obey
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)

@@ -10,8 +10,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dask_rl.storage import checkpoint_files
 from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, save_checkpoint
+from dask_rl.storage.checkpoint_header import checksum
 from dask_rl.storage.errors import CheckpointError
 
 STATE = {"step": 7, "w": np.arange(64.0), "learner": {"w": np.ones(3)}, "rng": {"state": 1}}
@@ -28,7 +28,7 @@ def rewrite_header(path: Path, change: Callable[[dict[str, Any]], None]) -> None
     """Change metadata.json as an attacker would: with a fitting checksum."""
     header = json.loads((path / "metadata.json").read_text())
     change(header)
-    header["checksum"] = checkpoint_files._checksum(header)
+    header["checksum"] = checksum(header)
     (path / "metadata.json").write_text(json.dumps(header))
 
 
