@@ -3,6 +3,8 @@
 from contextlib import ExitStack
 from typing import Any
 
+import torch
+
 from dask_rl.storage.errors import ConfigError, explain
 
 from .activity import IDLE, IN_COLLECTIVE, IN_HOOK, OPENING_DATA, WAITING_FOR_DATA
@@ -77,10 +79,12 @@ class Learner(LearnerModules):
 
     def _open_iterator(self, source: BatchSource) -> BatchIterator:
         key = source.key
+        if not self._goes_on(source):
+            self.iterator_steps.pop(key, None)
+            self._saved_iterators.pop(key, None)
         if key in self.iterators and self._sources[key] != source:
             self.iterators.pop(key).close()
-            if not source.continues(self._sources.pop(key)):
-                self.iterator_steps.pop(key, None)
+            del self._sources[key]
         if key not in self.iterators:
             self.activity.enter(OPENING_DATA)
             with ExitStack() as undo:
@@ -92,6 +96,18 @@ class Learner(LearnerModules):
             self._saved_iterators.pop(key, None)
             self.iterators[key], self._sources[key] = iterator, source
         return self.iterators[key]
+
+    def _goes_on(self, source: BatchSource) -> bool:
+        """Tell whether a source is that of the earlier calls; one that has seen none of them asks the others."""
+        previous = self._sources.get(source.key)
+        is_new = previous is not None and previous != source and not source.continues(previous)
+        if source.key in self._taken_over:
+            self._taken_over.discard(source.key)
+            objections = torch.tensor([int(is_new)], device=self.device)
+            self.activity.enter(IN_COLLECTIVE)
+            self.collective.all_reduce_(objections)
+            is_new = bool(objections)
+        return not is_new
 
     def _run_iterator(self, source: BatchSource, num_iters: int, metrics: CallMetrics) -> None:
         iterator = self._open_iterator(source)

@@ -81,11 +81,11 @@ class LearnerModules(LearnerSteps):
     def set_modules_to_update(self, should_module_be_updated: ShouldBeUpdated) -> None:
         """Change which modules updates train; the config follows where that is a collection."""
         should = should_module_be_updated
+        self.should_module_be_updated = should if callable(should) else None
         if not callable(should):
             self._check_ids("modules_to_update", should or ())
             ids = None if should is None else tuple(sorted(should))
             self.config = self.config.model_copy(update={"modules_to_update": ids})
-        self.should_module_be_updated = should
 
     def _modules(self) -> dict[ModuleID, RLModule]:
         return {module_id: self.module[module_id] for module_id in self.module}

@@ -40,6 +40,7 @@ class LearnerRank(LearnerState):
         self.collective = collective
         self.stop_requested = False
         self.is_warm = False
+        self._taken_over = set()
         if collective.size > 1:
             self._take_over(source)
         if position is not None:
@@ -51,6 +52,7 @@ class LearnerRank(LearnerState):
         self.num_skipped_steps = position.num_skipped_steps
         self.open_request, self.open_first_step = position.open_request, position.open_first_step
         self.iterator_steps = dict(position.iterator_steps)
+        self._taken_over = set(position.iterator_steps) if self.collective.size > 1 else set()
 
     def _take_over(self, source: int) -> None:
         optimizers = [self.optimizers[key] for key in sorted(self.optimizers)]

@@ -30,7 +30,7 @@ class LearnerStages(LearnerRank):
 
     def build(self) -> None:
         """Build modules with seeded weights, optimizers, flat storage; equal on all learners of a group."""
-        should = self.should_module_be_updated
+        should = self.modules_to_update
         self._check_ids("modules_to_update", () if should is None or callable(should) else should)
         self._check_ids("module_algorithms", self.config.module_algorithms)
         self.module = MultiRLModule({id_: self._build_module(id_) for id_ in sorted(self.module_spec.modules)})

@@ -58,9 +58,7 @@ class LearnerState(Checkpointable):
         self.collective: Collective = collective or SingleProcess()
         self.device = device or torch.device("cpu")
         self.dtype = _DTYPES[config.learners.precision]
-        self.should_module_be_updated: ShouldBeUpdated = (
-            config.modules_to_update if should_module_be_updated is None else should_module_be_updated
-        )
+        self.should_module_be_updated = should_module_be_updated
         self.algorithms: dict[ModuleID, Algorithm[Any]] = {}
         self.iterators: dict[str, BatchIterator] = {}
         self.step = 0
@@ -84,6 +82,8 @@ class LearnerState(Checkpointable):
         self._saved_iterators: dict[str, dict[str, Any]] = {}
         self._call: OpenCall | None = None
         self._results: dict[int, Result] = {}
+        self._taken_over: set[str] = set()
+        """Iterators whose position is that of another learner, which may know more of them."""
         self._registrations: dict[SegmentKey, Registration] = {}
         self._gradients: dict[tuple[ModuleID, str], PhaseGradients] = {}
         self._gradient_norms: dict[SegmentKey, torch.Tensor] = {}
@@ -91,6 +91,12 @@ class LearnerState(Checkpointable):
         self._noise: dict[ModuleID, NoiseBuffers] = {}
         self._undo: dict[ModuleID, Undo] = {}
         self._total_weights = torch.zeros(0)
+
+    @property
+    def modules_to_update(self) -> ShouldBeUpdated:
+        """Which modules updates train, by `should_module_be_updated` or else by the config."""
+        should = self.should_module_be_updated
+        return self.config.modules_to_update if should is None else should
 
     def get_state(self, components: Components = None, *, not_components: Components = None) -> State:
         """Return copies of weights, optimizer state, counters and iterator positions.

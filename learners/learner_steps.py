@@ -23,7 +23,7 @@ class LearnerSteps(LearnerStages):
 
     def _choose(self, batches: MultiBatch, metrics: CallMetrics, *, is_aligned: bool) -> MultiBatch:
         """Return the batches of the modules that all learners update in this step."""
-        should = self.should_module_be_updated
+        should = self.modules_to_update
         if is_aligned and not callable(should):
             return self._selected(batches)
         self.activity.enter(IN_COLLECTIVE)
@@ -39,7 +39,7 @@ class LearnerSteps(LearnerStages):
 
     def _selected(self, batches: MultiBatch) -> MultiBatch:
         """Leave out the modules that are not to be updated, where that does not depend on their data."""
-        should = self.should_module_be_updated
+        should = self.modules_to_update
         if should is None or callable(should):
             return batches
         return {module_id: batch for module_id, batch in batches.items() if module_id in should}

@@ -157,7 +157,7 @@ def test_config_and_spec_follow_so_that_the_learner_can_be_built_again():
     assert learner.config.modules_to_update == ("a", "b")
     learner.remove_module("b")
     assert learner.config.module_algorithms == {}
-    assert learner.config.modules_to_update == learner.should_module_be_updated == ("a",)
+    assert learner.config.modules_to_update == learner.modules_to_update == ("a",)
     assert list(learner.module_spec.modules) == ["a"]
 
 

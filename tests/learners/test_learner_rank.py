@@ -11,6 +11,7 @@ from learner_peers import run_in_threads
 
 from dask_rl.learners.batch import DEFAULT_MODULE_ID, split_batch
 from dask_rl.learners.collective import SingleProcess
+from dask_rl.learners.iterator import IterableSource
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.request import Position, UpdateRequest
 from dask_rl.storage.errors import LearnerLostError, LearnerStoppedError
@@ -206,6 +207,31 @@ def test_a_hook_that_failed_is_called_again():
         learner.run(iterator_requests(1, 0))
     learner.run(iterator_requests(1, 0))
     assert (learner.calls, learner.step) == (2, NUM_ITERS)
+
+
+@pytest.mark.parametrize("other_data", [False, True])
+def test_a_replacement_learns_from_the_others_whether_a_stream_goes_on(other_data):
+    """The first request after a loss may bring other iterables, of which a replacement does not know that."""
+    streams = [[make_batch("continuous", 4, 10 * version + index) for index in range(5)] for version in (1, 2)]
+
+    def request(number, version):
+        return UpdateRequest(number, source=IterableSource(streams[version], "iterables", version), num_iters=2)
+
+    def run(learners, collective, number, version, **join):
+        learner = learners[collective.rank]
+        learner.join(collective, **join)
+        learner.run(request(number, version))
+
+    learners, undisturbed = make_pair({"name": "bc"}), make_pair({"name": "bc"})
+    for number, version in ((1, 0), (2, int(other_data))):
+        run_in_threads(2, lambda c, n=number, v=version: run(undisturbed, c, n, v))
+    run_in_threads(2, lambda c: run(learners, c, 1, 0))
+    learners[1] = make_pair({"name": "bc"})[0]
+    position = learners[0].position()
+    run_in_threads(2, lambda c: run(learners, c, 2, int(other_data), position=position))
+    for learner, expected in zip(learners, undisturbed, strict=True):
+        the_same(learner, expected)
+    assert learners[0].iterator_steps == {"iterables": 2 if other_data else 4}
 
 
 def test_leaving_twice_and_with_restored_iterators():
