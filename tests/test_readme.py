@@ -80,6 +80,9 @@ def test_the_analysis_and_the_batches_of_your_own_work(tmp_path, monkeypatch, ca
 def test_the_job_is_a_job():
     job = parse_job(blocks("README.md", "yaml")[0])
     assert (job.algorithm.name, job.learners.num_learners, job.run) == ("bc", 2, "runs/cartpole-bc")
+    job = parse_job(blocks("README.md", "yaml")[1])
+    algorithms = {module_id: job.algorithm_of(module_id).name for module_id in job.datasets}
+    assert (algorithms, job.evaluated_module()) == ({"cart": "bc", "arm": "iql"}, "cart")
 
 
 @pytest.mark.parametrize("line", console("README.md", "dask-rl"))

@@ -12,6 +12,7 @@ from dask_rl.learners.algorithms.registry import parse_algorithm
 from dask_rl.learners.batch import ModuleID
 from dask_rl.learners.module import MultiRLModuleSpec
 from dask_rl.learners.policy import Policy
+from dask_rl.learners.saved_module import check_weights, reading
 from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, load_metadata
 from dask_rl.storage.errors import CheckpointError, explain
 from dask_rl.storage.transforms import Normalize
@@ -58,16 +59,20 @@ def find_checkpoint(run: RunDirectory, *, best: bool = False) -> Path:
 def load_checkpoint_policy(path: Path, module_id: ModuleID | None = None) -> tuple[Policy, int]:
     """Return the policy of a checkpoint's module, by default the only one, and the step that it was saved at."""
     metadata = load_metadata(path)
-    constructor = metadata["constructor"]
-    config, spec = constructor["config"], MultiRLModuleSpec.from_json(constructor["module_spec"])
-    chosen = choose_module(module_id, spec.modules)
-    algorithm = parse_algorithm(config.get("module_algorithms", {}).get(chosen, config["algorithm"]))
+    with reading(path):
+        constructor, step = metadata["constructor"], int(metadata["step"])
+        config, specs = constructor["config"], MultiRLModuleSpec.from_json(constructor["module_spec"])
+    chosen = choose_module(module_id, specs.modules)
     weights, _ = load_checkpoint(path, component=f"learner/rl_module/{chosen}")
-    normalize = by_module(metadata["normalize"], spec.modules)[chosen]
-    policy = Policy(
-        spec.modules[chosen], algorithm, weights, None if normalize is None else Normalize.from_json(normalize)
-    )
-    return policy, int(metadata["step"])
+    with reading(path):
+        spec = specs.modules[chosen]
+        algorithm = parse_algorithm(config.get("module_algorithms", {}).get(chosen, config["algorithm"]))
+        check_weights(spec, algorithm, weights, path)
+        saved = by_module(metadata["normalize"], specs.modules)[chosen]
+        normalize = None if saved is None else Normalize.from_json(saved)
+        if normalize is not None:
+            normalize.apply(np.zeros((1, *(spec.observation_space.shape or ())), np.float32))
+        return Policy(spec, algorithm, weights, normalize), step
 
 
 def by_module(saved: Any, module_ids: Collection[ModuleID]) -> Mapping[ModuleID, Any]:

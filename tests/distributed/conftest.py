@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from dask_rl.pipeline.runs.collect import CollectConfig, collect
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.writer import DatasetWriter
 
@@ -38,4 +39,12 @@ def continuous_dataset(tmp_path_factory) -> Path:
                 )
             )
         writer.finish()
+    return path
+
+
+@pytest.fixture(scope="session")
+def cartpole_dataset(tmp_path_factory) -> Path:
+    """30 episodes of CartPole-v1 by chance."""
+    path = tmp_path_factory.mktemp("data") / "cartpole.zarr"
+    collect(CollectConfig(environment="CartPole-v1", num_episodes=30), path).close()
     return path

@@ -105,6 +105,10 @@ def test_a_checkpoint_knows_the_normalisation_and_the_data_of_each_module(make_j
     facts = dataset_facts(RunDirectory(run).rows("dataset"), "run")
     assert (facts["num_episodes"], facts["num_episodes_used"]) == (25, 13)
     assert dataset_facts(RunDirectory(run).rows("dataset"), "walk")["num_episodes_used"] == 40
+    last = RunDirectory(run).rows("train")[-1]
+    assert last["run/epoch"] == pytest.approx(30 * 32 / facts["num_transitions"])
+    discounts = {name: module.plan.feed.discount for name, module in data.modules.items()}
+    assert discounts == {"walk": 0.99, "run": 0.9}
 
 
 def test_another_dataset_in_the_place_of_one_is_named(make_job, other_dataset, feed_dataset, tmp_path):

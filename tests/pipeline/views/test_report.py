@@ -103,6 +103,22 @@ def test_a_full_run_is_told_in_one_self_contained_page(run):
     assert not re.search(r"@import|url\((?!#)|<script|<!DOCTYPE svg|<\?xml", page)
 
 
+def test_a_run_of_several_modules_tells_of_each(run):
+    run.job_file.write_text("dataset: {b: b.zarr, a: a.zarr}\nalgorithm: {name: bc}\nmodules: {b: {name: iql}}\n")
+    facts = {"a": {"num_steps": 111}, "b": {"num_steps": 222, "return_mean": 7.5}}
+    run.append("dataset", 0, {"modules": facts})
+    run.append("train", 50, {"a/total_loss": 1.0, "b/value_loss": 2.0, "a/epoch": 0.5})
+    run.append("evaluation", 50, {"module_id": "b", "return_mean": 6.0, "num_episodes": 2})
+    page, text, _ = check(write_report(run))
+    assert "a: bc, b: iql" in text
+    assert page.count("<svg") == 3
+    for words in ("Learning curve: a/total_loss", "Learning curve: b/value_loss", "modules.a.num_steps 111"):
+        assert words in text
+    assert "step module environment episodes" in text
+    assert "50 b 2 6.00" in text
+    assert "<!-- mean of the data -->" in page  # of b's, as a's is not known
+
+
 def test_what_users_write_is_escaped(run):
     fill(run)
     page, text, _ = check(write_report(run))
