@@ -34,7 +34,7 @@ class Hiring:
             WaitTimeoutError, LearnerError: an actor does not come up.
         """
         settings, wanted = self._settings, max(1, self._settings.num_learners)
-        found = self._pool.wait_for(wanted, (), settings.workers_timeout_seconds)
+        found = self._pool.wait_for(wanted, (), settings.workers_timeout_seconds, shared=True)
         if len(found) < wanted and not (settings.elastic and found):
             self._pool.refuse(wanted, len(found))
         self._pool.refuse_threads(wanted)

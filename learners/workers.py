@@ -23,8 +23,14 @@ class WorkerPool:
         self.num_gpus = num_gpus
         self._given_up: set[str] = set()
 
-    def free(self, taken: Collection[str] = ()) -> list[str]:
-        """Return the addresses of usable workers without a learner, in order of their names."""
+    def free(self, taken: Collection[str] = (), *, shared: bool = False) -> list[str]:
+        """Return the addresses of usable workers, in order of their names.
+
+        Args:
+            taken: workers to leave out.
+            shared: whether to return those with a learner of another group too, last. Groups that share workers must
+                not update at the same time: each would wait for the other.
+        """
         workers = self._workers()
         usable = [
             address
@@ -35,15 +41,15 @@ class WorkerPool:
         ]
         busy = set(self.client.run_on_scheduler(_with_actors)) if usable else set()
         return sorted(
-            (address for address in usable if address not in busy),
-            key=lambda address: (str(workers[address].get("name")), address),
+            (address for address in usable if shared or address not in busy),
+            key=lambda address: (address in busy, str(workers[address].get("name")), address),
         )
 
-    def wait_for(self, count: int, taken: Collection[str], timeout: float) -> list[str]:
-        """Return `count` free workers, or as many as there are after `timeout` seconds."""
+    def wait_for(self, count: int, taken: Collection[str], timeout: float, *, shared: bool = False) -> list[str]:
+        """Return `count` workers as of `free`, or as many as there are after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
-            free = self.free(taken)
+            free = self.free(taken, shared=shared)
             if len(free) >= count or time.monotonic() >= deadline:
                 return free[:count]
             time.sleep(min(_LOOK_EVERY_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -67,7 +73,7 @@ class WorkerPool:
             explain(
                 "learners.num_learners",
                 got=f"{num_learners}, and {num_found} usable workers of {len(self._workers())}",
-                allowed=f"one worker process a learner{with_gpus}, without a learner of another group",
+                allowed=f"one worker process a learner{with_gpus}",
                 fix="start more workers or lower learners.num_learners",
             )
         )

@@ -10,16 +10,17 @@ import torch
 from learner_cases import make_batch, make_learner, weights
 from learner_peers import HOST
 
-from dask_rl.learners.actor import LearnerActor, Outcome, pack, unpack
+from dask_rl.learners.actor import LearnerActor, Membership, Outcome, pack, unpack
 from dask_rl.learners.collective import RendezvousStore, SingleProcess
+from dask_rl.learners.health import HealthReport, HealthState
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.request import UpdateRequest
 from dask_rl.storage.errors import ConfigError, LearnerError, LearnerLostError
 
 
-def make_actor(rank=0, size=1, seed=0, learner_class=Learner, **learners):
+def make_actor(seed=0, learner_class=Learner, **learners):
     template = make_learner({"name": "iql"}, seed=seed, **{"num_threads_per_learner": 1, **learners})
-    return LearnerActor(template.config, template.module_spec, rank, size, learner_class)
+    return LearnerActor(template.config, template.module_spec, learner_class)
 
 
 def request(batch, number=1):
@@ -32,17 +33,15 @@ def health(actor):
 
 def test_a_life():
     actor = make_actor()
-    assert health(actor)["state"] == "starting"
+    assert health(actor).state == "starting"
     built = actor.build()
     assert built.error is None
-    assert built.value == {"rank": 0, "pid": os.getpid(), "device": "cpu", "threads": 1}
-    assert actor.join(None).error is None
+    assert built.value == {"pid": os.getpid(), "device": "cpu", "threads": 1}
+    assert actor.join(Membership(0, 1)).error is None
     outcome = actor.run(request(make_batch("continuous", 6)))
     assert outcome.value["all_modules"]["step"] == 1
     assert actor.apply(lambda learner, factor: learner.step * factor, {"factor": 5}) == Outcome(value=5)
-    assert health(actor) == {
-        "rank": 0, "state": "ready", "step": 1, "seconds_in_call": 0.0, "last_error": None
-    }  # fmt: skip
+    assert health(actor) == HealthReport(HealthState.READY, 0.0, step=1, is_warm=True)
     assert actor.close().error is None
 
 
@@ -58,14 +57,14 @@ def test_errors_are_outcomes_and_leave_the_actor_usable():
     wrong = actor.run(UpdateRequest(1, batch={"x": make_batch("continuous", 6)}))
     assert isinstance(wrong.error, ConfigError)
     assert "unknown modules" in wrong.traceback
-    assert health(actor)["last_error"].startswith("ConfigError: batch")
+    assert health(actor).last_error.startswith("ConfigError: batch")
     failing = actor.apply(lambda learner: 1 / 0, {})
     assert isinstance(failing.error, LearnerError)
     assert "ZeroDivisionError" in str(failing.error)
     wordy = actor.apply(break_in_two_lines, {})
     assert len(str(wordy.error).splitlines()) == 1
     assert actor.run(request(make_batch("continuous", 6))).value["all_modules"]["step"] == 1
-    assert health(actor)["state"] == "ready"
+    assert health(actor).state == "ready"
 
 
 class Waiting(Learner):
@@ -85,13 +84,13 @@ def test_health_answers_during_an_update():
     during = health(actor)
     Waiting.go_on.set()
     thread.join(20)
-    assert during["state"] == "updating"
-    assert during["seconds_in_call"] > 0
-    assert health(actor)["step"] == 1
+    assert during.state == "updating"
+    assert during.seconds_in_state > 0
+    assert health(actor).step == 1
 
 
 def make_pair():
-    actors = [make_actor(rank, 2, seed=rank, transport="gloo") for rank in range(2)]
+    actors = [make_actor(seed=rank, transport="gloo") for rank in range(2)]
     for actor in actors:
         actor.build()
     return actors
@@ -113,8 +112,11 @@ def on_both(actors, method, arguments):
 
 def meet(actors, generation):
     store = RendezvousStore(HOST, generation, 20)
+    positions = [outcome.value for outcome in on_both(actors, "leave", [()] * 2)]
     actors[0]._store = store
-    for outcome in on_both(actors, "join", [(store.rendezvous,)] * 2):
+    source = max(range(2), key=lambda rank: (positions[rank].step, -rank))
+    places = [(Membership(rank, 2, store.rendezvous, source, positions[source]),) for rank in range(2)]
+    for outcome in on_both(actors, "join", places):
         assert outcome.error is None, outcome.traceback
 
 
@@ -157,14 +159,35 @@ def test_a_learner_that_fails_in_the_very_first_step_can_join_again():
 @pytest.mark.parametrize("value", [lambda: threading.Lock(), lambda: make_batch])
 def test_calls_from_another_process_always_get_an_answer(value):
     actor = make_actor()
-    assert unpack(actor.call("build", pack(()))).value["rank"] == 0
-    outcome = unpack(actor.call("apply", pack((lambda learner: value(), {}))))
+    assert call(actor, 0, "build").value["threads"] == 1
+    outcome = call(actor, 1, "apply", lambda learner: value(), {})
     assert (outcome.error is None) == (value() is make_batch)
-    assert isinstance(unpack(actor.call("build", b"garbage")).error, Exception)
+    [(number, garbled)] = actor.call(2, "build", b"garbage")
+    assert number == 2
+    assert isinstance(unpack(garbled).error, Exception)
+
+
+def call(actor, number, method, *args):
+    [(answered, packed)] = actor.call(number, method, pack(args))
+    assert answered == number
+    return unpack(packed)
+
+
+def test_calls_that_overtake_others_wait_for_their_turn():
+    actor = make_actor()
+    order = []
+    learner_calls = [pack((lambda learner, k: k, {"k": k})) for k in range(4)]
+    assert actor.call(2, "apply", learner_calls[1]) == []
+    assert actor.call(1, "apply", learner_calls[0]) == []
+    for number, packed in actor.call(0, "build", pack(())):
+        order.append((number, unpack(packed).value))
+    assert [number for number, _ in order] == [0, 1, 2]
+    assert [value for _, value in order[1:]] == [0, 1]
+    assert call(actor, 3, "apply", lambda learner: "next", {}).value == "next"
 
 
 def test_leaving_a_group():
     actor = make_actor()
     actor.build()
-    assert actor.join(None).error is None
+    assert actor.join(Membership(0, 1)).error is None
     assert isinstance(actor.learner.collective, SingleProcess)

@@ -3,9 +3,8 @@
 import pytest
 
 from dask_rl.learners.actor import Outcome, pack
-from dask_rl.learners.collective import LOST_CONNECTION, SILENT_PEERS
 from dask_rl.learners.manager import ActorManager, CallResult, values
-from dask_rl.storage.errors import LearnerError, LearnerLostError, WaitTimeoutError
+from dask_rl.storage.errors import LearnerError, LearnerLostError, PeersLostError, WaitTimeoutError
 
 
 class Handle:
@@ -24,6 +23,11 @@ class Handle:
         self.outcome = Outcome(value=(method, packed))
         return start
 
+    loss = None
+
+    def done(self):
+        return True
+
     def result(self, timeout):
         return self.outcome
 
@@ -41,8 +45,8 @@ def test_nobody_begins_where_one_call_cannot_be_packed():
 APPLICATION = LearnerError("learner 0, updating: got ZeroDivisionError: division by zero; mend it.")
 LOST = LearnerLostError("learner 0: got a lost worker process (Unable to contact Actor's worker); look.")
 NO_DATA = WaitTimeoutError("dataset x.zarr, block 3 of shard 0: got no data after 120 seconds; look.")
-PEER_LOST = LearnerLostError(f"learner 1 of 2, exchanging gradients: got {LOST_CONNECTION} (reset); look.")
-PEER_SILENT = WaitTimeoutError(f"learner 1 of 2, exchanging gradients: got {SILENT_PEERS} in 30 s; look.")
+PEER_LOST = PeersLostError("learner 1 of 2, exchanging gradients: got a lost connection (reset); look.")
+PEER_SILENT = PeersLostError("learner 1 of 2, exchanging gradients: got no answer from its peers in 30 s; look.")
 
 
 @pytest.mark.parametrize("cause", [APPLICATION, LOST, NO_DATA])

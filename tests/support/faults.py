@@ -1,0 +1,69 @@
+"""What befalls learners on purpose: their processes killed, stopped, cut off; seen from the driver's side."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
+from dask_rl.learners.group import LearnerGroup
+from dask_rl.pipeline.runs.job import TrainJob
+from dask_rl.pipeline.runs.training_data import TrainingData, open_training_data
+
+ALGORITHM = {"name": "iql", "hidden_sizes": [32, 32], "dropout": 0.1, "update_order": "sequential"}
+
+
+def make_group(dataset: Any, client: Any, num_steps: int = 600, **learners: Any) -> tuple[LearnerGroup, TrainingData]:
+    """A group on a dataset, with a learning rate that ends with `num_steps`."""
+    settings = LearnersConfig(**{"num_learners": 2, "compile": "off", "num_threads_per_learner": 1, **learners})
+    sizes = {"num_steps": num_steps, "batch_size": 48, "num_shards": 12}
+    job = TrainJob(dataset=str(dataset), algorithm=ALGORITHM, learners=settings, run="unused", **sizes)
+    data = open_training_data(job)
+    config = LearnerGroupConfig(algorithm=job.algorithm, learners=settings, num_steps=num_steps)
+    return LearnerGroup(config, module_spec=data.module_spec, client=client), data
+
+
+def flat_weights(group: LearnerGroup) -> np.ndarray:
+    """All weights as one vector."""
+    weights = group.get_weights()
+    return np.concatenate([np.asarray(w).ravel() for m in sorted(weights) for _, w in sorted(weights[m].items())])
+
+
+def pid_of(group: LearnerGroup, rank: int) -> int:
+    """The process of a learner."""
+    pid = group.manager.handles[rank].pid
+    assert pid is not None
+    return pid
+
+
+class Disturbance:
+    """Does something to a learner once it has come to a step, from a thread beside the update."""
+
+    def __init__(self, group: LearnerGroup, step: int, act: Callable[[], None], rank: int = 0) -> None:
+        self._handle, self._step, self._act = group.manager.handles[rank], step, act
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.happened = threading.Event()
+
+    def _run(self) -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if self._handle.ask_health().result(20).step >= self._step:
+                self._act()
+                self.happened.set()
+                return
+
+    def __enter__(self) -> "Disturbance":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(150)
+
+
+def send_signal(pid: int, number: signal.Signals) -> Callable[[], None]:
+    """Return what sends a signal to a process."""
+    return lambda: os.kill(pid, number)
