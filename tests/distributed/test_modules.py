@@ -13,9 +13,13 @@ import psutil
 import pytest
 import yaml
 
+from dask_rl.learners.config import LearnerGroupConfig
+from dask_rl.learners.group import LearnerGroup
+from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
 from dask_rl.pipeline.runs.job import TrainJob
 from dask_rl.pipeline.runs.train import train
 from dask_rl.pipeline.runs.trained_policy import load_policy
+from dask_rl.pipeline.runs.training_data import open_training_data
 from dask_rl.pipeline.views import cli
 from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint
 
@@ -68,6 +72,28 @@ def test_each_module_learns_what_it_would_learn_alone_on_any_number_of_learners(
             reference.setdefault(module_id, got)
             error = np.linalg.norm(got - reference[module_id]) / np.linalg.norm(reference[module_id])
             assert error <= 1e-9, (module_id, num_learners)
+
+
+@pytest.mark.slow
+def test_a_learner_that_is_killed_is_replaced_and_the_modules_end_with_the_same_bits(make_job):
+    job = TrainJob.model_validate(make_job("cart", "arm", num_learners=2))
+    data = open_training_data(job)
+    config = LearnerGroupConfig(algorithm=job.algorithm, module_algorithms=job.modules, learners=job.learners)
+    ends = []
+    for disturbed in (False, True):
+        with (
+            open_cluster(ClusterConfig(log_level="critical"), num_workers=2) as client,
+            LearnerGroup(config, module_spec=data.module_spec, client=client) as group,
+        ):
+            group.update_from_iterators(data.data, num_iters=20)
+            if disturbed:
+                os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+            results = group.update_from_iterators(data.data, num_iters=20)
+            assert [result["all_modules"]["step"] for result in results] == [40, 40]
+            assert group.get_stats()["num_restarts"] == int(disturbed)
+            ends.append(group.get_weights())
+    for module_id in ("cart", "arm"):
+        np.testing.assert_array_equal(flat(ends[0][module_id]), flat(ends[1][module_id]))
 
 
 def command(job: Path) -> list[str]:
