@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,7 +22,7 @@ class AlgorithmConfig(BaseModel):
 
     name: str
     """The algorithm's registered name."""
-    hidden_sizes: tuple[int, ...] = (256, 256)
+    hidden_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field((256, 256), max_length=100)
     """Widths of the hidden layers of every network."""
     learning_rate: float = Field(3e-4, gt=0)
     """Step size of Adam, for networks without a rate of their own."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from distributed import Client, LocalCluster, get_client
 
-from dask_rl.storage.checkpoint import load_metadata
+from dask_rl.storage.checkpoint import load_checkpoint, load_metadata
 from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, explain
 
 from .actor import LearnerActor
@@ -23,6 +23,7 @@ from .hiring import Hiring
 from .iterator import Iterables
 from .learner import Learner
 from .module import MultiRLModuleSpec, RLModuleSpec
+from .saved_module import check_weights, reading
 
 _CLOSE_SECONDS = 10.0
 
@@ -133,11 +134,15 @@ class LearnerGroup(GroupModules):
         if metadata.get("class_name") != "LearnerGroup":
             got = f"a checkpoint of {metadata.get('class_name')!r}"
             raise CheckpointError(explain(str(path), got=got, allowed="one of a LearnerGroup", fix="choose another"))
-        constructor = metadata["constructor"]
-        if "config" not in overrides:
-            overrides["config"] = _config_from_json(constructor["config"])
-        if "module_spec" not in overrides:
-            overrides["module_spec"] = MultiRLModuleSpec.from_json(constructor["module_spec"])
+        with reading(path):
+            constructor = metadata["constructor"]
+            if "config" not in overrides:
+                overrides["config"] = _config_from_json(constructor["config"])
+            if "module_spec" not in overrides:
+                overrides["module_spec"] = MultiRLModuleSpec.from_json(constructor["module_spec"])
+            weights, _ = load_checkpoint(path, component="learner/rl_module")
+            for module_id, spec in MultiRLModuleSpec.of(overrides["module_spec"]).modules.items():
+                check_weights(spec, overrides["config"].algorithm_of(module_id), weights.get(module_id, {}), path)
         group = cls(overrides.pop("config"), **overrides)
         try:
             group.restore_from_path(path)

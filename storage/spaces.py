@@ -17,7 +17,8 @@ from .errors import DatasetError, explain
 
 Space = spaces.Space[Any]
 SPACE_TYPES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
-_MAX_ELEMENTS = 1 << 27  # of one element of a Box: bounds in two numbers must not reserve all memory
+_MAX_ELEMENTS = 1 << 23  # of all Boxes together: bounds in two numbers must not reserve all memory
+_MAX_DIMENSIONS = 32
 _NON_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
 
@@ -82,6 +83,8 @@ def space_from_json(obj: Mapping[str, Any]) -> Space:
         DatasetError: it describes no space.
     """
     try:
+        if (num_elements := _num_elements(obj)) > _MAX_ELEMENTS:
+            raise ValueError(f"{num_elements} elements, more than {_MAX_ELEMENTS}")
         return _parse(obj)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError, AssertionError) as error:
         raise DatasetError(
@@ -94,12 +97,19 @@ def space_from_json(obj: Mapping[str, Any]) -> Space:
         ) from error
 
 
+def _num_elements(obj: Mapping[str, Any]) -> int:
+    inner = obj.get("subspaces", ())
+    shape = obj.get("shape", ())
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"{len(shape)} dimensions")
+    subspaces = inner.values() if isinstance(inner, Mapping) else inner
+    return math.prod(int(n) for n in shape) + sum(_num_elements(sub) for sub in subspaces)
+
+
 def _parse(obj: Mapping[str, Any]) -> Space:
     kind = obj["type"]
     if kind == "Box":
         dtype, shape = np.dtype(obj["dtype"]), tuple(int(n) for n in obj["shape"])
-        if math.prod(shape) > _MAX_ELEMENTS:
-            raise ValueError(f"{math.prod(shape)} elements")
         low = np.broadcast_to(np.array(obj["low"], dtype=dtype), shape)
         high = np.broadcast_to(np.array(obj["high"], dtype=dtype), shape)
         return spaces.Box(low=low, high=high, shape=shape, dtype=dtype.type)
