@@ -1,0 +1,152 @@
+"""Checkpoints of strangers as policies and learner groups: what they name is looked up, never imported or built."""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from dask_rl.learners.group import LearnerGroup
+from dask_rl.pipeline.runs.job import parse_job
+from dask_rl.pipeline.runs.train import train
+from dask_rl.pipeline.runs.trained_policy import load_policy
+from dask_rl.storage.checkpoint import load_checkpoint, save_checkpoint
+from dask_rl.storage.checkpoint_header import checksum
+from dask_rl.storage.errors import CheckpointError, ConfigError
+
+MODULE = "default_module"
+ALGORITHM = "constructor/config/algorithm"
+SPEC = f"constructor/module_spec/{MODULE}"
+GONE = object()
+BIG_BOX = {"type": "Box", "dtype": "float64", "shape": [2**22], "low": 0, "high": 1}
+POLICY, GROUP, BOTH = ("policy",), ("group",), ("policy", "group")
+
+
+@pytest.fixture(scope="module")
+def trained_run(feed_dataset, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("stranger") / "run"
+    algorithm = {"name": "bc", "hidden_sizes": [8]}
+    job = {"dataset": str(feed_dataset), "algorithm": algorithm, "num_steps": 1, "batch_size": 16, "run": str(run)}
+    return train(parse_job(yaml.safe_dump(job))).run
+
+
+@pytest.fixture
+def stranger(trained_run, tmp_path):
+    """Change a run's only checkpoint at a place of its metadata, with a fitting checksum."""
+    run = tmp_path / "run"
+    shutil.copytree(trained_run, run)
+    (checkpoint,) = (run / "checkpoints").glob("step-*")
+
+    def make(place: str, value: Any) -> tuple[Path, Path]:
+        header = json.loads((checkpoint / "metadata.json").read_text())
+        *above, last = place.split("/")
+        node = header
+        for key in above:
+            node = node[key]
+        if value is GONE:
+            del node[last]
+        else:
+            node[last] = value
+        (checkpoint / "metadata.json").write_text(json.dumps(header | {"checksum": checksum(header)}))
+        return run, checkpoint
+
+    return make
+
+
+def load(what: str, run: Path, checkpoint: Path) -> None:
+    if what == "policy":
+        load_policy(run)
+    else:
+        LearnerGroup.from_checkpoint(checkpoint).shutdown()
+
+
+HOSTILE: dict[str, tuple[str, Any, str, tuple[str, ...]]] = {
+    # names
+    "algorithm": (f"{ALGORITHM}/name", "hostile_module.Evil", "algorithm.name: got 'hostile_module.Evil'", BOTH),
+    "algorithm of a module": ("constructor/config/module_algorithms", {MODULE: {"name": "evil"}}, "got 'evil'", BOTH),
+    "module class": (f"{SPEC}/module_class", "hostile_module.Evil", "module class: got 'hostile_module.Evil'", BOTH),
+    "learner class": ("class_name", "hostile_module.Evil", "got a checkpoint of 'hostile_module.Evil'", GROUP),
+    "space": (f"{SPEC}/observation_space/type", "hostile_module.Evil", "unknown type 'hostile_module.Evil'", BOTH),
+    "type of a space": (f"{SPEC}/observation_space/dtype", "O", "space: got ", BOTH),
+    # sizes
+    "wide layers": (f"{ALGORITHM}/hidden_sizes", [2**20, 2**20], r"weights policy.*: got shape \(8,\); allowed", BOTH),
+    "wider layers": (f"{ALGORITHM}/hidden_sizes", [10**30], "metadata that describe no module", BOTH),
+    "many layers": (f"{ALGORITHM}/hidden_sizes", [1] * 200_000, r"algorithm\.hidden_sizes", BOTH),
+    "negative layers": (f"{ALGORITHM}/hidden_sizes", [-8], r"algorithm\.hidden_sizes\.0: got -8", BOTH),
+    "fewer layers": (f"{ALGORITHM}/hidden_sizes", [], "weights policy", BOTH),
+    "many actions": (f"{SPEC}/action_space/n", 10**12, r"allowed: shape \(1000000000000", BOTH),
+    "more actions": (f"{SPEC}/action_space/n", 10**30, "space: got ", BOTH),
+    "wide observations": (f"{SPEC}/observation_space", BIG_BOX | {"shape": [2**30]}, "1073741824 elements", BOTH),
+    "large observations": (f"{SPEC}/observation_space", BIG_BOX, r"allowed: shape \(8, 4194304\)", BOTH),
+    "many observations": (
+        f"{SPEC}/observation_space",
+        {"type": "Tuple", "subspaces": [BIG_BOX] * 1000},
+        "elements, more than",
+        BOTH,
+    ),
+    "many dimensions": (f"{SPEC}/observation_space", BIG_BOX | {"shape": [10**4000] * 999}, "999 dimensions", BOTH),
+    "statistics": ("metadata/normalize", {"mean": [0] * 9, "std": [1] * 9, "eps": 1e-3}, "no module", POLICY),
+    # types, and parts that are not there
+    **{
+        f"{place} as {value!r}": (place, value, f"step-.*{words}", who)
+        for place, words, who in (
+            ("constructor", "no module", BOTH),
+            ("constructor/config", "", BOTH),
+            ("constructor/module_spec", "", BOTH),
+            (ALGORITHM, "", BOTH),
+            (SPEC, "no module", BOTH),
+            (f"{SPEC}/module_class", "", BOTH),
+            (f"{SPEC}/observation_space", "", BOTH),
+            ("constructor/config/learners", "no module", GROUP),
+            ("metadata/step", "no module", POLICY),
+            ("metadata/normalize", "no module", POLICY),
+        )
+        for value in (["x"],)
+    },
+    **{
+        f"no {place}": (place, GONE, "metadata that describe no module", BOTH)
+        for place in ("constructor", "constructor/config", ALGORITHM, "constructor/module_spec", f"{SPEC}/action_space")
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "what"), [(name, what) for name, case in HOSTILE.items() for what in case[3]])
+def test_it_is_refused_by_name_at_once_in_little_memory(stranger, tmp_path, monkeypatch, name, what):
+    (tmp_path / "hostile_module.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nclass Evil: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    place, value, words, _ = HOSTILE[name]
+    run, checkpoint = stranger(place, value)
+    modules, memory, began = set(sys.modules), psutil.Process().memory_info().rss, time.monotonic()
+    with pytest.raises((CheckpointError, ConfigError), match=words) as caught:
+        load(what, run, checkpoint)
+    assert time.monotonic() - began < 10
+    assert psutil.Process().memory_info().rss - memory < 600 * 2**20
+    assert not {module for module in set(sys.modules) - modules if "hostile" in module}
+    assert not (tmp_path / "executed").exists()
+    assert str(checkpoint) in str(caught.value)
+    assert len(str(caught.value)) < 1500
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("what", BOTH)
+def test_without_the_change_it_loads(trained_run, what):
+    (checkpoint,) = (trained_run / "checkpoints").glob("step-*")
+    load(what, trained_run, checkpoint)
+
+
+def test_weights_that_lack_what_acting_needs_are_refused(trained_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained_run, run)
+    (checkpoint,) = (run / "checkpoints").glob("step-*")
+    state, metadata = load_checkpoint(checkpoint)
+    weights = state["learner"]["rl_module"][MODULE]
+    del weights[min(weights)]
+    save_checkpoint(checkpoint, state, metadata)
+    for what in BOTH:
+        with pytest.raises(CheckpointError, match=r"weights policy\.\S+: got none; allowed: shape"):
+            load(what, run, checkpoint)
