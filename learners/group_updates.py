@@ -200,9 +200,7 @@ class GroupUpdates(GroupState):
             return dispatcher.collect()
         return dispatcher.wait(entry, self.config.learners.update_timeout_seconds)
 
-    def _admit(
-        self, given: UpdateInput, common: Mapping[str, Any], *, return_state: bool, is_async: bool
-    ) -> Admitted:
+    def _admit(self, given: UpdateInput, common: Mapping[str, Any], *, return_state: bool, is_async: bool) -> Admitted:
         self._num_requests = number = self._num_requests + 1
         shuffle_seed = self.config.seed + number if given.shuffle else None
 

@@ -203,9 +203,7 @@ class ActorManager:
         ids = list(range(len(self.handles))) if actor_ids is None else list(actor_ids)
         # What cannot be packed raises here, before any learner has begun: one alone would wait for its peers.
         calls = [self.handles[actor_id].prepare(method, args) for actor_id, args in zip(ids, arguments, strict=True)]
-        return [
-            StartedCall(actor_id, tag, stage, self._start(call)) for actor_id, call in zip(ids, calls, strict=True)
-        ]
+        return [StartedCall(actor_id, tag, stage, self._start(call)) for actor_id, call in zip(ids, calls, strict=True)]
 
     def _start(self, call: Callable[[], PendingCall]) -> PendingCall:
         try:
