@@ -39,8 +39,8 @@ class Learner(LearnerModules):
         """
         if request.number <= self.weights_seq_no:
             return self._earlier_result(request)
-        metrics = self._begin(request)
         try:
+            metrics = self._begin(request)
             if request.source is not None:
                 self._run_iterator(request.source, request.num_iters, metrics)
             else:
@@ -54,7 +54,6 @@ class Learner(LearnerModules):
     def _begin(self, request: UpdateRequest) -> CallMetrics:
         if self.open_request != request.number:
             self.open_request, self.open_first_step = request.number, self.step
-            self._call = None
         if self._call is None or self._call.number != request.number:
             self._call = OpenCall(request.number)
         if not self._call.is_announced:
