@@ -5,11 +5,13 @@ answers by finishing the step and saving a checkpoint, for which it needs its le
 its group. They still end with it: Dask gives each a pipe from its parent and ends the process when it breaks.
 """
 
+import importlib
 import os
 from typing import Any
 
 
 def dask_setup(worker: Any) -> None:
-    """Move the worker's process into a session of its own."""
+    """Move the worker's process into a session of its own, and import what takes long: spares are warm then."""
     if os.getpgid(0) != os.getpid():
         os.setsid()
+    importlib.import_module("dask_rl.learners.actor")

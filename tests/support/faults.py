@@ -2,12 +2,14 @@
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import psutil
 
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.group import LearnerGroup
@@ -67,3 +69,48 @@ class Disturbance:
 def send_signal(pid: int, number: signal.Signals) -> Callable[[], None]:
     """Return what sends a signal to a process."""
     return lambda: os.kill(pid, number)
+
+
+def hang_once(learner: Any, mark: str, step: int) -> None:
+    """Make a learner's loss hang at a step, the first time that any process comes there."""
+    compute = learner.compute_gradients
+
+    def hanging(*args: Any) -> Any:
+        if learner.step == step and not os.path.exists(mark):
+            with open(mark, "w"):
+                pass
+            time.sleep(1000)
+        return compute(*args)
+
+    learner.compute_gradients = hanging
+
+
+def cut_sockets(dask_worker: Any) -> int:
+    """Shut down a worker's connections that are not Dask's, which are those to the other learners; count them."""
+    dask_ports = {dask_worker.port, int(dask_worker.scheduler.address.rsplit(":", 1)[1])}
+    cut = 0
+    for connection in psutil.Process().net_connections():
+        if connection.status != "ESTABLISHED" or {connection.laddr.port, connection.raddr.port} & dask_ports:
+            continue
+        with socket.socket(fileno=os.dup(connection.fd)) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+        cut += 1
+    return cut
+
+
+async def leave(dask_worker: Any) -> None:
+    """Close a worker without a restart."""
+    await dask_worker.close(reason="leaving")
+
+
+def fail_once(learner: Any, step: int) -> None:
+    """Make a learner's loss fail at a step, once."""
+    compute = learner.compute_gradients
+
+    def failing(*args: Any) -> Any:
+        if learner.step == step:
+            learner.compute_gradients = compute
+            raise ZeroDivisionError("on purpose")
+        return compute(*args)
+
+    learner.compute_gradients = failing
