@@ -14,6 +14,7 @@ from dask_rl.learners.config import LearnerGroupConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.metrics import merge_results
 from dask_rl.learners.policy import Policy
+from dask_rl.learners.saved_module import reading
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import CheckpointError, ConfigError, RunStateError, explain
 
@@ -207,12 +208,14 @@ class _Training:
             self._run.append("dataset", 0, self._data.facts)
             return
         state, metadata = self._store.load()
-        self._refuse_other_data(by_module(metadata["content_hash"], self._data.modules))
+        with reading(self._store.directory):
+            self._refuse_other_data(by_module(metadata["content_hash"], self._data.modules))
+            step = int(metadata["step"])
         self._group.set_state(state)
-        self._step = self._saved_step = int(metadata["step"])
+        self._step = self._saved_step = step
         self._run.cut_after(self._step)
         self._run.append("event", self._step, {"name": "resumed"})
-        if self._evaluation_is_due and metadata["score"] is None:
+        if self._evaluation_is_due and metadata.get("score") is None:
             self._evaluate()
 
     def _refuse_other_data(self, saved: Mapping[str, str]) -> None:

@@ -133,6 +133,21 @@ def test_it_is_refused_by_name_at_once_in_little_memory(stranger, tmp_path, monk
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("value", [GONE, 3, ["x"], "x"])
+@pytest.mark.parametrize("place", ["metadata/content_hash", "metadata/step"])
+def test_a_run_is_not_resumed_from_one_that_does_not_say_what_it_is_of(stranger, place, value):
+    run, _ = stranger(place, value if (place, value) != ("metadata/step", 3) else "3.5")
+    (run / "result.json").unlink()
+    job = (run / "job.yaml").read_text()
+    (run / "job.yaml").write_text(yaml.safe_dump(yaml.safe_load(job) | {"run": str(run)}))
+    (run / "resolved.yaml").write_text(
+        yaml.safe_dump(yaml.safe_load((run / "resolved.yaml").read_text()) | {"run": str(run)})
+    )
+    with pytest.raises(CheckpointError, match=r"checkpoints: got metadata|content hash") as caught:
+        train(parse_job((run / "job.yaml").read_text()))
+    assert len(str(caught.value).splitlines()) == 1
+
+
 @pytest.mark.parametrize("what", BOTH)
 def test_without_the_change_it_loads(trained_run, what):
     (checkpoint,) = (trained_run / "checkpoints").glob("step-*")
