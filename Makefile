@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 # Through dask_rl/, so that relative imports resolve as dask_rl.*: the bare folders would be other packages.
 SOURCES := dask_rl/ dask_rl/storage/ dask_rl/learners/ dask_rl/pipeline/ tests benchmarks notebooks
 
-.PHONY: setup demo test check bench format clean
+.PHONY: setup demo test check bench chaos format clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,10 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
+
+chaos: $(STAMP)
+	$(BIN)/python benchmarks/chaos.py --faults 20
+	$(BIN)/python benchmarks/chaos.py --faults 3 --kinds kill --compile on
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)
