@@ -69,7 +69,7 @@ def test_modules_of_one_and_of_several_phases_step_together():
             return losses
 
     config = LearnerGroupConfig(
-        algorithm={"name": "bc", "hidden_sizes": (5, 4)},
+        algorithm=SETTINGS,
         module_algorithms={"q": {**SETTINGS, "update_order": "sequential"}},
         learners=LearnersConfig(precision="fp64", compile="off"),
     )
@@ -79,10 +79,11 @@ def test_modules_of_one_and_of_several_phases_step_together():
     before = learner.flat.data.clone()
     train(learner, "pq", 1, first=2)
     assert not torch.equal(learner.flat.data, before)
-    before = learner.flat.data.clone()
+    before = [tensor.clone() for tensor in learner._shared_tensors()]
     learner.bad = True
     train(learner, "pq", 1, first=3)
-    assert torch.equal(learner.flat.data, before)
+    for tensor, value in zip(learner._shared_tensors(), before, strict=True):
+        assert torch.equal(tensor, value), "its targets, too"
     assert learner.num_skipped_steps == 1
 
 

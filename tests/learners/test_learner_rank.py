@@ -262,6 +262,10 @@ def test_a_restored_state_is_another_history():
     again = learner.run(iterator_requests(1, 0))
     assert again is not first
     assert again["all_modules"]["num_steps"] == NUM_ITERS
+    other = make_learner({"name": "bc"}, seed=1)
+    other.run(iterator_requests(1, 1))
+    learner.set_state(other.get_state())
+    assert learner.run(iterator_requests(1, 0))["all_modules"]["num_steps"] == 0, "its own is of the history that was"
 
 
 # -- what others see and ask -------------------------------------------------------------------------------------

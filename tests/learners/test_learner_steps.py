@@ -266,6 +266,7 @@ def test_should_module_be_updated_as_none_a_collection_or_a_function(should):
         result = learner.run(UpdateRequest(number, **request))
         assert list(result) == (["a", "b", "all_modules"] if should is None else ["b", "all_modules"])
         assert result["all_modules"]["num_skipped_steps"] == 0
+        assert result["all_modules"]["num_skipped_module_steps"] == 0, "not wanted is not missed"
     assert same(weights(learner, "a"), before) == (should is not None)
     assert bool(learner.optimizers["a", "default"].state_dict()) == (should is None), "not stepped at all"
 
