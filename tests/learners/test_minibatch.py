@@ -71,3 +71,20 @@ def test_sequences_stay_intact():
 def test_an_empty_module_is_refused():
     with pytest.raises(ConfigError, match=r"batch of module 'a': got 0 rows"):
         next(cyclic_minibatches({"a": {"x": torch.zeros(0)}, "b": {"x": torch.zeros(2)}}, 1, 2))
+
+
+def test_the_order_of_a_modules_rows_is_its_own():
+    batch = {module_id: {"x": torch.arange(50)} for module_id in "abc"}
+    (together,) = cyclic_minibatches(batch, 1, 50, shuffle_seed=3)
+    (alone,) = cyclic_minibatches({"b": batch["b"]}, 1, 50, shuffle_seed=3)
+    assert torch.equal(alone["b"]["x"], together["b"]["x"])
+    assert not torch.equal(together["a"]["x"], together["b"]["x"])
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_starting_later_gives_the_rest(size):
+    batch = {"a": {"x": torch.arange(7)}, "b": {"x": torch.arange(10)}}
+    whole = list(cyclic_minibatches(batch, 6, size, shuffle_seed=1))
+    for start in (0, 2, 6):
+        rest = list(cyclic_minibatches(batch, 6, size, shuffle_seed=1, start=start))
+        assert [b["b"]["x"].tolist() for b in rest] == [b["b"]["x"].tolist() for b in whole[start:]]
