@@ -1,9 +1,7 @@
 """Leaving a group in the middle of a request, and going on in the next one."""
 
-import threading
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from learner_cases import ShardedSource, make_batch, make_learner, update
@@ -14,7 +12,7 @@ from dask_rl.learners.collective import SingleProcess
 from dask_rl.learners.iterator import IterableSource
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.request import Position, UpdateRequest
-from dask_rl.storage.errors import LearnerLostError, LearnerStoppedError
+from dask_rl.storage.errors import LearnerLostError
 
 SETTINGS = [
     {"name": "bc"},
@@ -266,116 +264,3 @@ def test_a_restored_state_is_another_history():
     other.run(iterator_requests(1, 1))
     learner.set_state(other.get_state())
     assert learner.run(iterator_requests(1, 0))["all_modules"]["num_steps"] == 0, "its own is of the history that was"
-
-
-# -- what others see and ask -------------------------------------------------------------------------------------
-
-
-class Watched(Learner):
-    """Notes its activity where a stage of its own runs."""
-
-    def note(self):
-        self.seen = [*getattr(self, "seen", []), self.activity.name]
-
-    def before_gradient_based_update(self, timesteps, **kwargs):
-        self.note()
-
-    def compute_losses(self, module_id, batch, noise, phase):
-        self.note()
-        return super().compute_losses(module_id, batch, noise, phase)
-
-    def after_gradient_based_update(self, timesteps, **kwargs):
-        self.note()
-
-
-class NotingSource(ShardedSource):
-    learner = None
-
-    def open(self, device, timeout_seconds):
-        NotingSource.learner.note()
-        iterator = super().open(device, timeout_seconds)
-        plain = iterator.next_batch
-
-        def next_batch():
-            NotingSource.learner.note()
-            return plain()
-
-        iterator.next_batch = next_batch
-        return iterator
-
-
-class NotingCollective(SingleProcess):
-    size = 2
-
-    def __init__(self, learner):
-        self.learner = learner
-
-    def all_reduce_(self, tensor):
-        self.learner.note()
-
-
-def test_activity_says_what_a_learner_is_at():
-    learner = make_learner({"name": "bc"}, learner_class=Watched)
-    assert learner.activity.name == "idle"
-    began = learner.activity.since
-    learner.collective = NotingCollective(learner)
-    NotingSource.learner = learner
-    learner.run(UpdateRequest(1, source=NotingSource("continuous", (0,)), num_iters=2))
-    step = ["waiting for data", "computing", "in the collective"]
-    assert learner.seen == ["in a hook", "opening data", *step, *step, "in a hook"]
-    assert learner.activity.name == "idle"
-    assert learner.activity.since > began
-
-
-def test_a_learner_is_idle_after_an_error():
-    learner = make_learner({"name": "bc"}, learner_class=Breaking)
-    learner.break_at = (0, "exchanged default")
-    with pytest.raises(ZeroDivisionError):
-        learner.run(iterator_requests(1, 0))
-    assert learner.activity.name == "idle"
-
-
-class Stopping(Learner):
-    def after_step(self):
-        self.stop_requested = self.step == 1
-
-    def apply_gradients(self, keys):
-        super().apply_gradients(keys)
-        self.after_step()
-
-
-@pytest.mark.parametrize("make_request", [iterator_requests, minibatch_requests])
-def test_a_stop_ends_a_request_between_two_steps(make_request):
-    learner, other = make_learner({"name": "bc"}, learner_class=Stopping), make_learner({"name": "bc"})
-    with pytest.raises(LearnerStoppedError, match="learner at step 2: got a request to stop"):
-        learner.run(make_request(1, 0))
-    assert learner.position().open_request == 1
-    learner.join(SingleProcess(), position=learner.position())
-    learner.run(make_request(1, 0))
-    other.run(make_request(1, 0))
-    the_same(learner, other)
-
-
-def test_a_stop_from_another_thread_frees_the_learner():
-    started = threading.Event()
-
-    class Endless(Learner):
-        def compute_losses(self, module_id, batch, noise, phase):
-            started.set()
-            return super().compute_losses(module_id, batch, noise, phase)
-
-    learner, errors = make_learner({"name": "bc"}, learner_class=Endless), []
-
-    def work():
-        try:
-            learner.run(replace(iterator_requests(1, 0), num_iters=10**9))
-        except LearnerStoppedError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert started.wait(20)
-    learner.stop_requested = True
-    thread.join(20)
-    assert len(errors) == 1
-    assert np.isfinite(learner.flat.data.numpy()).all()
