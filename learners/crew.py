@@ -228,8 +228,7 @@ class Crew:
             self._mourned.add(address)
             self.watch.table.lose(actor_id, cause, now)
             self._log("learner_lost", learner=actor_id, address=address, cause=cause)
-        if new:
-            self._budget.spend(len(new), now, f"learner {max(new)}: {new[max(new)]}")
+        self._budget.spend(len(new), now, f"learner {max(new)}: {new[max(new)]}" if new else None)
 
     def _fill(self, hiring: Hiring, lost: Mapping[int, str], positions: Mapping[int, Position]) -> dict[int, Position]:
         """Put new actors in the places of lost ones; where there are fewer of them the others close ranks."""

@@ -94,9 +94,11 @@ class WorkerPool:
 
     def _workers(self) -> dict[str, Any]:
         """Return what the scheduler knows of its workers by address; raise LearnerLostError where it is gone."""
+        if self.client.status != "running":  # reconnecting would bring back no actor
+            raise scheduler_lost()
         try:
             workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
-        except (OSError, RuntimeError, ValueError) as error:
+        except (KeyError, OSError, RuntimeError, ValueError) as error:
             raise scheduler_lost(error) from None
         return workers
 
@@ -106,6 +108,11 @@ def scheduler_lost(error: Exception | None = None) -> LearnerLostError:
     got = "a lost connection" + (f" ({' '.join(str(error).split())})" if error is not None else "")
     fix = "start it again, then run the same job again: it goes on from its last checkpoint"
     return LearnerLostError(explain("Dask scheduler", got=got, fix=fix))
+
+
+def is_known(key: str, dask_scheduler: Any) -> bool:
+    """Tell on the scheduler whether it has heard of a future."""
+    return key in dask_scheduler.tasks
 
 
 def _with_actors(dask_scheduler: Any) -> list[str]:

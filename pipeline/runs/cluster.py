@@ -14,6 +14,7 @@ from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.security import Security
+from distributed.utils import silence_logging_cmgr
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from dask_rl.learners.config import Seconds
@@ -65,7 +66,7 @@ class ClusterConfig(BaseModel):
     startup_timeout_seconds: Seconds = 60
     """Bound on reaching the scheduler, on the start of a worker and on the wait for enough of them."""
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "critical"
-    """Least severe of Dask's log lines that reach the terminal (local, cuda)."""
+    """Least severe of Dask's log lines that reach the terminal."""
     security: SecurityConfig = None
     """TLS between client, scheduler and workers. temporary: credentials for this one cluster (local, cuda; needs the
     package cryptography); {ca_file, cert, key}: PEM files; default: as Dask is configured. Dashboards and the exchange
@@ -129,6 +130,7 @@ def open_cluster(config: ClusterConfig, *, num_workers: int = 1) -> Iterator[Cli
             cluster = stack.enter_context(_start_cluster(config, num_workers, security))
             client = stack.enter_context(Client(cluster, timeout=config.startup_timeout_seconds))
         else:
+            stack.enter_context(silence_logging_cmgr(config.log_level))
             client = stack.enter_context(_connect(config, security))
         client.register_plugin(KeepLearners())
         wait_for_workers(client, num_workers, config)

@@ -4,82 +4,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
 import psutil
 import pytest
-import yaml
-
-TIMEOUT_SECONDS = 120
-NUM_STEPS = 800
-
-
-def write_job(directory: Path, dataset: Path, num_learners: int, **settings) -> Path:
-    job = {
-        "dataset": str(dataset),
-        "algorithm": {"name": "iql", "hidden_sizes": [64, 64], "dropout": 0.1},
-        "num_steps": NUM_STEPS,
-        "batch_size": 64,
-        "learners": {"num_learners": num_learners, "compile": "off"},
-        "checkpoint": {"every_steps": 50},
-        "run": str(directory / "run"),
-        **settings,
-    }
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / "job.yaml"
-    file.write_text(yaml.safe_dump(job))
-    return file
-
-
-def command(job: Path) -> list[str]:
-    return [sys.executable, "-m", "dask_rl", "train", str(job), "--json"]
-
-
-def run_to_end(job: Path) -> dict:
-    done = subprocess.run(command(job), capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def undisturbed_hash(tmp_path_factory, continuous_dataset):
-    """The weights of a run that nothing disturbed, by number of learners."""
-    directory = tmp_path_factory.mktemp("undisturbed")
-    hashes: dict[int, str] = {}
-
-    def get(num_learners: int) -> str:
-        if num_learners not in hashes:
-            job = write_job(directory / str(num_learners), continuous_dataset, num_learners, checkpoint={})
-            hashes[num_learners] = run_to_end(job)["weights_hash"]
-        return hashes[num_learners]
-
-    return get
-
-
-def wait_for(condition, what: str):
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited {TIMEOUT_SECONDS} s for {what}")
-        os.sched_yield()
-
-
-def has_checkpoint_beyond(run: Path, step: int) -> bool:
-    latest = run / "checkpoints" / "latest"
-    return latest.exists() and int(latest.read_text().strip().removeprefix("step-")) >= step
-
-
-def start_and_wait_for_checkpoint(job: Path, step: int) -> subprocess.Popen:
-    process = subprocess.Popen(
-        command(job), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    run = job.parent / "run"
-    wait_for(lambda: has_checkpoint_beyond(run, step) or process.poll() is not None, "a checkpoint")
-    if process.poll() is not None:
-        pytest.fail(process.communicate()[1])
-    return process
+from run_commands import (
+    NUM_STEPS,
+    TIMEOUT_SECONDS,
+    command,
+    has_checkpoint_beyond,
+    run_to_end,
+    start_and_wait_for_checkpoint,
+    write_job,
+)
 
 
 @pytest.mark.slow
@@ -101,23 +37,6 @@ def test_kill_9_and_the_same_command_again_gives_the_same_bits(
     assert steps == sorted(set(steps))
     assert steps[-1] == NUM_STEPS
     assert [row["name"] for row in rows if row["kind"] == "event"] == ["resumed"]
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_ends_the_run_with_one_line_and_the_same_command_resumes(
-    tmp_path, continuous_dataset, undisturbed_hash
-):
-    job = write_job(tmp_path / "killed", continuous_dataset, 2)
-    process = start_and_wait_for_checkpoint(job, 100)
-    workers = [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
-    workers[0].kill()
-    _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
-    assert process.returncode == 1
-    error = [line for line in stderr.splitlines() if line.startswith("error:")]
-    assert len(error) == 1, stderr
-    assert "lost" in error[0]
-    assert "Traceback" not in stderr
-    assert run_to_end(job)["weights_hash"] == undisturbed_hash(2)
 
 
 @pytest.mark.slow

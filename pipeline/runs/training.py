@@ -1,0 +1,227 @@
+"""Training: a run under way, from its last checkpoint to its end."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from dask_rl.learners.checkpointable import State
+from dask_rl.learners.group import LearnerGroup
+from dask_rl.learners.metrics import merge_results
+from dask_rl.learners.policy import Policy
+from dask_rl.learners.saved_module import reading
+from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.errors import (
+    CheckpointError,
+    GroupLostError,
+    LearnerLostError,
+    RestartLimitError,
+    WorkersMissingError,
+    explain,
+)
+
+from .evaluate import evaluate
+from .job import TrainJob
+from .learning_curve import curve_row, losses_of
+from .progress import Progress
+from .run_directory import RunDirectory, write_atomic
+from .stop_request import StopRequest
+from .trained_policy import by_module, hash_weights
+from .training_data import TrainingData
+
+MIN_STEPS_PER_CALL, MAX_STEPS_PER_CALL = 25, 200
+"""Bounds how long a stop signal and the progress bar wait."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to."""
+
+    num_steps: int
+    """Gradient steps done, over all starts of the run."""
+    run: Path
+    """The run's directory."""
+    final_metrics: dict[str, Any]
+    """The last row of the learning curve."""
+    evaluation: dict[str, Any] | None
+    """Return mean, standard error and number of episodes of the last evaluation."""
+    weights_hash: str
+    """sha256 over the weights in name order: the same for bit-identical runs."""
+    interrupted: bool = False
+    """Whether a signal stopped it; the same job resumes."""
+
+
+class Training:
+    """A run under way: it goes on through what befalls its learners, and saves what it can where it cannot."""
+
+    def __init__(
+        self, run: RunDirectory, job: TrainJob, data: TrainingData, group: LearnerGroup, client: Client | None
+    ) -> None:
+        self._run = run
+        self._job = job
+        self._data = data
+        self._group = group
+        self._client = client
+        keep = job.checkpoint
+        self._store = CheckpointStore(run.checkpoints, keep_last=keep.keep_last, keep_best=keep.keep_best)
+        self._step = 0
+        self._saved_step = -1
+        self._num_logged_events = 0
+        self._score: float | None = None
+        self._every = min(max(MIN_STEPS_PER_CALL, job.num_steps // 100), MAX_STEPS_PER_CALL)
+
+    def to_end(self, request: StopRequest, display: Progress) -> TrainResult:
+        """Restore, train, evaluate, save.
+
+        Raises:
+            WorkersMissingError, RestartLimitError: learners were lost and could not be replaced; what those that are
+                left know is saved before.
+            LearnerError: an error of the algorithm or of the data.
+        """
+        while True:
+            try:
+                self._restore()
+                while self._step < self._job.num_steps and not request.requested:
+                    self._turn(display)
+                if self._saved_step != self._step:
+                    self._save(None)
+                return self._result(interrupted=self._step < self._job.num_steps)
+            except GroupLostError:
+                self._group.restart()  # and again from the last checkpoint
+            except (WorkersMissingError, RestartLimitError):
+                self._save_what_is_left()
+                raise
+
+    def _turn(self, display: Progress) -> None:
+        metrics = self._advance()
+        self._show(display, metrics)
+        if self._evaluation_is_due or _due(self._step, self._job.checkpoint.every_steps):
+            self._save(None)  # before the evaluation: whatever becomes of that, the steps are kept
+        if self._evaluation_is_due:
+            self._evaluate()
+            self._show(display, metrics)
+
+    def _save_what_is_left(self) -> None:
+        """Save the state of the learners that are left, which may stand in the middle of a call."""
+        with contextlib.suppress(LearnerLostError):  # nobody: the last checkpoint stands
+            state = self._group.get_state()
+            self._step = int(state["learner"]["counters"]["step"])
+            if self._step > self._saved_step:
+                self._save(None, state)
+        self._log_events()
+
+    def _log_events(self) -> None:
+        """Record what befell the group since the last time."""
+        events = self._group.events
+        for event in events[self._num_logged_events :]:
+            self._run.append("event", self._step, {"name": event.name, **event.details})
+        self._num_logged_events = len(events)
+
+    def _show(self, display: Progress, metrics: dict[str, Any]) -> None:
+        score = {} if self._score is None else {"return": self._score}
+        display.update(self._step, None, **losses_of(metrics), **score)
+
+    def _restore(self) -> None:
+        if self._store.latest() is None:
+            self._step, self._saved_step = 0, -1
+            self._run.cut_after(-1)
+            self._run.append("dataset", 0, self._data.facts)
+            self._log_events()
+            return
+        state, metadata = self._store.load()
+        with reading(self._store.directory):
+            self._refuse_other_data(by_module(metadata["content_hash"], self._data.modules))
+            step = int(metadata["step"])
+        self._group.set_state(state)
+        self._step = self._saved_step = step
+        self._run.cut_after(self._step)
+        self._run.append("event", self._step, {"name": "resumed"})
+        self._log_events()
+        if self._evaluation_is_due and metadata.get("score") is None:
+            self._evaluate()
+
+    def _refuse_other_data(self, saved: Mapping[str, str]) -> None:
+        for module_id, module in self._data.modules.items():
+            if saved[module_id] != module.content_hash:
+                raise CheckpointError(
+                    explain(
+                        f"dataset {self._job.datasets[module_id]}",
+                        got=f"content hash {module.content_hash[:12]}",
+                        allowed=f"{saved[module_id][:12]}, with which the run began",
+                        fix="restore that dataset, or start a new run",
+                    )
+                )
+
+    def _advance(self) -> dict[str, Any]:
+        """Take steps up to the next point of the curve, evaluation or checkpoint."""
+        evaluation = self._job.evaluation
+        periods = (self._every, self._job.checkpoint.every_steps, evaluation.every_steps if evaluation else None)
+        ends = [(self._step // period + 1) * period for period in periods if period]
+        num_iters = min(*ends, self._job.num_steps) - self._step
+        results = self._group.update_from_iterators(self._data.data, num_iters=num_iters)
+        self._step += num_iters
+        self._log_events()
+        metrics = curve_row(merge_results(results), self._data.epochs(self._step * self._job.batch_size))
+        self._run.append("train", self._step, metrics)
+        return metrics
+
+    @property
+    def _evaluation_is_due(self) -> bool:
+        config = self._job.evaluation
+        return config is not None and (self._step == self._job.num_steps or _due(self._step, config.every_steps))
+
+    def _evaluate(self) -> None:
+        """Evaluate and give the checkpoint of this step its score; a start that died in between evaluates again."""
+        config = self._job.evaluation
+        if config is None:
+            return
+        module_id = self._job.evaluated_module()
+        data = self._data.modules[module_id]
+        weights = self._group.get_weights([module_id], inference_only=True)[module_id]
+        policy = Policy(data.spec, self._job.algorithm_of(module_id), weights, data.normalize)
+        result = evaluate(policy, config, ref_scores=data.ref_scores, client=self._client)
+        if not any(row["step"] == self._step for row in self._run.rows("evaluation")):
+            named = {"module_id": module_id} if len(self._data.modules) > 1 else {}
+            self._run.append("evaluation", self._step, named | result.summary())
+        self._score = result.return_mean
+        self._save(self._score)
+
+    def _save(self, score: float | None, state: State | None = None) -> None:
+        modules = self._data.modules
+        metadata = self._group.get_metadata() | {
+            "content_hash": {module_id: module.content_hash for module_id, module in modules.items()},
+            "normalize": {
+                module_id: None if module.normalize is None else module.normalize.to_json()
+                for module_id, module in modules.items()
+            },
+        }
+        self._store.save(self._step, state or self._group.get_state(), metadata, score=score)
+        self._saved_step = self._step
+
+    def _result(self, *, interrupted: bool) -> TrainResult:
+        rows = self._run.rows()
+        evaluations = [row for row in rows if row["kind"] == "evaluation"]
+        curve = [row for row in rows if row["kind"] == "train"]
+        result = TrainResult(
+            num_steps=self._step,
+            run=self._run.path,
+            final_metrics=_without_row_keys(curve[-1]) if curve else {},
+            evaluation=_without_row_keys(evaluations[-1]) if evaluations else None,
+            weights_hash=hash_weights(self._group.get_weights()),
+            interrupted=interrupted,
+        )
+        if not interrupted:
+            write_atomic(self._run.result_file, json.dumps({**asdict(result), "run": str(self._run.path)}))
+        return result
+
+
+def _due(step: int, period: int | None) -> bool:
+    return period is not None and step % period == 0
+
+
+def _without_row_keys(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in ("version", "run", "time", "kind")}
