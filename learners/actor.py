@@ -11,8 +11,9 @@ import torch
 from distributed import Future, get_client, get_worker
 from distributed.protocol.pickle import dumps, loads
 
-from dask_rl.storage.errors import ConfigError, DaskRLError, LearnerError, explain
+from dask_rl.storage.errors import DaskRLError, LearnerError, WaitTimeoutError, explain
 
+from .activity import IDLE, WAITING_FOR_DATA
 from .batch import as_multi_batch
 from .collective import ProcessGroup, Rendezvous, RendezvousStore, SingleProcess
 from .config import LearnerGroupConfig
@@ -21,7 +22,9 @@ from .learner import Learner
 from .metrics import Result
 from .module import MultiRLModuleSpec
 from .request import Position, UpdateRequest
+from .workers import is_known
 
+_LOOK_EVERY_SECONDS = 0.01
 _STATES = {
     "idle": HealthState.READY,
     "waiting for data": HealthState.WAITING_FOR_DATA,
@@ -199,7 +202,11 @@ class LearnerActor:
         if not request.future_keys:
             return request
         timeout = self._config.learners.data_timeout_seconds
-        values = [_fetch(key, timeout) for key in request.future_keys]
+        self.learner.activity.enter(WAITING_FOR_DATA)
+        try:
+            values = [_fetch(key, timeout) for key in request.future_keys]
+        finally:
+            self.learner.activity.enter(IDLE)
         if request.futures_are_episodes:
             return replace(request, future_keys=(), episodes=[episode for value in values for episode in value])
         return replace(request, future_keys=(), batch=as_multi_batch(values[0]))
@@ -259,12 +266,19 @@ class LearnerActor:
 
 def _fetch(key: str, timeout: float) -> Any:
     """Return the value of a Dask future of the driver's, which holds it meanwhile."""
-    client = get_client()
+    client, deadline = get_client(), time.monotonic() + timeout
     future: Any = Future(key, client)
     try:
-        return future.result(timeout)
+        # What the driver tells the scheduler of its futures may come later than its calls of actors.
+        while not client.run_on_scheduler(is_known, key=key):
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(_LOOK_EVERY_SECONDS)
+        # A future made of a key alone hears nothing of it until the scheduler knows that this client wants it.
+        client._send_to_scheduler({"op": "client-desires-keys", "keys": [key]})
+        return future.result(max(0.0, deadline - time.monotonic()))
     except TimeoutError:
         fix = "look at the task on the dashboard, or raise learners.data_timeout_seconds"
-        raise ConfigError(explain(f"future {key}", got=f"no value in {timeout:g} s", fix=fix)) from None
+        raise WaitTimeoutError(explain(f"future {key}", got=f"no value in {timeout:g} s", fix=fix)) from None
     finally:
         future.release()
