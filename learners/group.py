@@ -1,6 +1,7 @@
 """LearnerGroup: one or many learners that take every step together."""
 
 import contextlib
+import os
 import types
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,8 @@ from .module import MultiRLModuleSpec, RLModuleSpec
 from .saved_module import check_weights, reading
 
 _CLOSE_SECONDS = 10.0
+MIN_OWN_WORKERS, OWN_WORKERS_PER_CORE = 8, 4
+"""Bounds on the workers that a group starts by itself."""
 
 
 class LearnerGroup(GroupModules):
@@ -64,7 +67,7 @@ class LearnerGroup(GroupModules):
         resolved = config.learners.resolved(config.num_steps)
         self.config = config.model_copy(update={"learners": resolved}, deep=True)
         self._learner_class = learner_class
-        self._should_module_be_updated = should_module_be_updated
+        self._should_module_be_updated = self._choose_modules(should_module_be_updated)
         self._iterables = Iterables()
         self._num_requests = self._num_dropped_requests = 0
         self._dropped_rows = []
@@ -91,9 +94,12 @@ class LearnerGroup(GroupModules):
         try:
             return get_client()
         except ValueError:
+            settings = self.config.learners
+            _refuse_a_crowd(settings.num_learners)
+            cpus = settings.num_cpus_per_learner
             cluster = LocalCluster(
-                n_workers=self.config.learners.num_learners,
-                threads_per_worker=1,
+                n_workers=settings.num_learners,
+                threads_per_worker=max(1, cpus) if isinstance(cpus, int) else 1,
                 processes=True,
                 dashboard_address="127.0.0.1:0",
                 # A paused worker runs actor methods but no tasks; spilled blocks come back slowly.
@@ -180,6 +186,14 @@ class LearnerGroup(GroupModules):
         if getattr(self, "_crew", None) is not None:
             with contextlib.suppress(DaskRLError, *LOST):
                 self.shutdown()
+
+
+def _refuse_a_crowd(num_learners: int) -> None:
+    """Refuse to start many more workers than there are cores: a checkpoint may ask for any number of learners."""
+    allowed = max(MIN_OWN_WORKERS, OWN_WORKERS_PER_CORE * len(os.sched_getaffinity(0)))
+    if num_learners > allowed:
+        fix = "pass the client of a cluster that is large enough, or a config with fewer learners"
+        raise ConfigError(explain("learners.num_learners", got=num_learners, allowed=f"{allowed} here", fix=fix))
 
 
 def _config_from_json(config: dict[str, Any]) -> LearnerGroupConfig:

@@ -131,6 +131,13 @@ class GroupModules(GroupUpdates):
             return parse_algorithm(overrides)
         return parse_algorithm({**base.model_dump(), **overrides})
 
+    def _choose_modules(self, should_be_updated: ShouldBeUpdated) -> ShouldBeUpdated:
+        """Let the config follow a collection, so that it changes with the modules and is saved; return a function."""
+        if should_be_updated is None or callable(should_be_updated):
+            return should_be_updated
+        self.config = self.config.model_copy(update={"modules_to_update": tuple(sorted(should_be_updated))})
+        return None
+
     def _change(
         self,
         config: LearnerGroupConfig,
@@ -139,13 +146,16 @@ class GroupModules(GroupUpdates):
         states: Mapping[ModuleID, Any],
     ) -> None:
         """Bring all learners to other modules; where one of them cannot, all stay at the present ones."""
+        unknown = set() if should_be_updated is None or callable(should_be_updated) else {*should_be_updated}
+        unknown -= spec.modules.keys()
+        if unknown:
+            known, got = sorted(spec.modules), f"unknown modules {sorted(unknown)}"
+            raise ConfigError(explain("modules_to_update", got=got, allowed=known, fix="use ids of these"))
         before = self.config, self.module_spec, self._should_module_be_updated
-        if should_be_updated is not None and not callable(should_be_updated):
-            config = config.model_copy(update={"modules_to_update": tuple(sorted(should_be_updated))})
-            should_be_updated = None
         # From now on replacements are built so as well.
         self.config, self.module_spec = config, spec
-        self._should_module_be_updated = should_be_updated or self._should_module_be_updated
+        if should_be_updated is not None:
+            self._should_module_be_updated = self._choose_modules(should_be_updated)
         try:
             self._on_all(_set_modules, **self._wanted, states=states)
         except BaseException:

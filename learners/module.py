@@ -52,31 +52,29 @@ class RLModule(nn.Module):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Copy values into parameters and buffers in place; an unknown or misshapen one raises ConfigError."""
+        """Copy values into parameters and buffers in place; where one is unknown or misshapen none is copied.
+
+        Raises:
+            ConfigError: see `check_state`.
+        """
+        self.check_state(state)
+        own = self.state_dict()
+        with torch.no_grad():
+            for name, value in state.items():
+                own[name].copy_(torch.as_tensor(value))
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise ConfigError where a state has names that are unknown here, or other shapes."""
         own = self.state_dict()
         unknown = sorted(set(state) - set(own))
         if unknown:
-            raise ConfigError(
-                explain(
-                    "module state",
-                    got=f"unknown names {unknown}",
-                    allowed=sorted(own),
-                    fix="use its own state",
-                )
-            )
-        with torch.no_grad():
-            for name, value in state.items():
-                tensor = torch.as_tensor(value)
-                if tensor.shape != own[name].shape:
-                    raise ConfigError(
-                        explain(
-                            f"module state {name}",
-                            got=f"shape {tuple(tensor.shape)}",
-                            allowed=tuple(own[name].shape),
-                            fix="use a state of a module with the same spaces and sizes",
-                        )
-                    )
-                own[name].copy_(tensor)
+            got = f"unknown names {unknown}"
+            raise ConfigError(explain("module state", got=got, allowed=sorted(own), fix="use its own state"))
+        for name, value in state.items():
+            shape, wanted = tuple(torch.as_tensor(value).shape), tuple(own[name].shape)
+            if shape != wanted:
+                fix = "use a state of a module with the same spaces and sizes"
+                raise ConfigError(explain(f"module state {name}", got=f"shape {shape}", allowed=wanted, fix=fix))
 
 
 _MODULE_CLASSES: dict[str, type[RLModule]] = {}
@@ -190,6 +188,8 @@ class MultiRLModule(nn.Module):
         return {module_id: self[module_id].get_state(inference_only=inference_only) for module_id in ids}
 
     def set_state(self, state: Mapping[ModuleID, Mapping[str, Any]]) -> None:
-        """Set the states of the modules named in `state`."""
+        """Set the states of the modules named in `state`; where one does not fit none is set."""
+        for module_id, values in state.items():
+            self[module_id].check_state(values)
         for module_id in sorted(state):
             self[module_id].set_state(state[module_id])
