@@ -24,7 +24,7 @@ class Hiring:
         self._client = client
         self._settings = settings
         self._blueprint = blueprint
-        self._pool = WorkerPool(client, settings.num_gpus_per_learner)
+        self._pool = WorkerPool(client, settings)
 
     def first(self) -> list[DaskHandle]:
         """Start the actors of a new group; an elastic one begins with what there is.

@@ -11,6 +11,8 @@ from distributed import Client
 
 from dask_rl.storage.errors import ConfigError, LearnerLostError, explain
 
+from .config import LearnersConfig
+
 _LOOK_EVERY_SECONDS = 0.1
 _KILL_SECONDS = 10.0
 
@@ -18,9 +20,11 @@ _KILL_SECONDS = 10.0
 class WorkerPool:
     """Finds free worker processes, waits for them, and ends those that hang. One learner a process."""
 
-    def __init__(self, client: Client, num_gpus: float) -> None:
+    def __init__(self, client: Client, settings: LearnersConfig) -> None:
         self.client = client
-        self.num_gpus = num_gpus
+        self.num_gpus = settings.num_gpus_per_learner
+        cpus = settings.num_cpus_per_learner
+        self.num_cpus = cpus if isinstance(cpus, int) else 0
         self._given_up: set[str] = set()
 
     def free(self, taken: Collection[str] = (), *, shared: bool = False) -> list[str]:
@@ -36,6 +40,7 @@ class WorkerPool:
             address
             for address, info in workers.items()
             if info.get("resources", {}).get("GPU", 0) >= self.num_gpus
+            and info["nthreads"] >= self.num_cpus
             and address not in taken
             and address not in self._given_up
         ]
@@ -69,6 +74,7 @@ class WorkerPool:
     def refuse(self, num_learners: int, num_found: int) -> NoReturn:
         """Raise ConfigError for a group that has too few workers."""
         with_gpus = f" with {self.num_gpus:g} GPU each (cluster.kind=cuda starts such)" if self.num_gpus else ""
+        with_gpus += f" with {self.num_cpus} threads (learners.num_cpus_per_learner)" if self.num_cpus > 1 else ""
         raise ConfigError(
             explain(
                 "learners.num_learners",

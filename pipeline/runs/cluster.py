@@ -57,6 +57,8 @@ class ClusterConfig(BaseModel):
     """Scheduler address such as tcp://10.0.0.1:8786; for kind address."""
     scheduler_file: str | None = Field(None, min_length=1)
     """File that `dask scheduler --scheduler-file` wrote; for kind scheduler_file."""
+    threads_per_worker: int = Field(1, ge=1, le=4096)
+    """Tasks that a worker runs at a time (local, cuda); at least learners.num_cpus_per_learner where that is set."""
     dashboard_port: int = Field(0, ge=0, le=65535)
     """Port of the dashboard on 127.0.0.1 (local, cuda); 0: a free one."""
     memory_per_worker: int | str = "auto"
@@ -186,7 +188,7 @@ def _start_cluster(config: ClusterConfig, num_needed: int, security: Security | 
     _check_port(config.dashboard_port)
     options: dict[str, Any] = {
         "n_workers": num_workers,
-        "threads_per_worker": 1,
+        "threads_per_worker": config.threads_per_worker,
         "host": _HOST,
         "dashboard_address": f"{_HOST}:{config.dashboard_port}",
         "silence_logs": getattr(logging, config.log_level.upper()),

@@ -76,7 +76,9 @@ def _connect(job: TrainJob, client: Client | None) -> Iterator[Client | None]:
     # A cluster that we start has all its workers; an elastic group begins with those that another one has.
     is_ours = job.cluster.kind in ("local", "cuda", "in_process")
     needed = 1 if job.learners.elastic and not is_ours else max(1, job.learners.num_learners)
-    with open_cluster(job.cluster, num_workers=needed) as own:
+    num_cpus = job.learners.num_cpus_per_learner
+    threads = max(job.cluster.threads_per_worker, num_cpus if isinstance(num_cpus, int) else 1)
+    with open_cluster(job.cluster.model_copy(update={"threads_per_worker": threads}), num_workers=needed) as own:
         yield own
 
 

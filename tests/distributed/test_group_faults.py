@@ -96,6 +96,25 @@ def test_workers_that_are_threads_are_refused():
         LearnerGroup(make_config(2), module_spec=SPEC, client=client)
 
 
+def test_a_group_without_a_cluster_starts_no_crowd_of_workers(monkeypatch):
+    def none():
+        raise ValueError("no client")
+
+    monkeypatch.setattr("dask_rl.learners.group.get_client", none)
+    with pytest.raises(ConfigError, match=r"num_learners: got 4000; allowed: \d+ here; pass the client"):
+        LearnerGroup(make_config(4000), module_spec=SPEC)
+
+
+def test_workers_with_too_few_threads_are_not_enough(cluster_client):
+    config = make_config(1)
+    learners = config.learners.model_copy(update={"num_cpus_per_learner": 2, "workers_timeout_seconds": 0.1})
+    config = config.model_copy(update={"learners": learners})
+    with pytest.raises(
+        ConfigError, match="0 usable workers of 2; allowed: one worker process a learner with 2 threads"
+    ):
+        LearnerGroup(config, module_spec=SPEC, client=cluster_client)
+
+
 def test_an_actor_that_cannot_be_constructed_is_one_line_and_lets_the_others_go(cluster_client, monkeypatch):
     released = []
     release = DaskHandle.release
