@@ -5,7 +5,19 @@ import time
 
 import numpy as np
 import pytest
-from faults import Disturbance, cut_sockets, fail_once, flat_weights, hang_once, leave, make_group, pid_of, send_signal
+from faults import (
+    Disturbance,
+    SlowData,
+    cut_sockets,
+    devour_memory_once,
+    fail_once,
+    flat_weights,
+    hang_once,
+    leave,
+    make_group,
+    pid_of,
+    send_signal,
+)
 
 from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
 from dask_rl.storage.errors import (
@@ -93,6 +105,29 @@ def test_sockets_that_are_cut_between_learners_cost_a_meeting_and_no_process(
         np.testing.assert_array_equal(flat_weights(group), undisturbed)
         assert names(group) == ["rejoined"]
         assert [pid_of(group, rank) for rank in range(2)] == pids
+
+
+def test_data_that_come_later_than_peers_wait_cost_a_meeting_and_no_process(
+    continuous_dataset, three_workers, undisturbed, tmp_path
+):
+    group, data = make_group(continuous_dataset, three_workers, collective_timeout_seconds=1)
+    late = SlowData(data.data, step=150, seconds=4, mark=str(tmp_path / "mark"))
+    with group:
+        group.update_from_iterators(late, num_iters=NUM_STEPS)
+        np.testing.assert_array_equal(flat_weights(group), undisturbed)
+        assert names(group) == ["rejoined"]
+        assert (tmp_path / "mark").exists()
+
+
+def test_a_learner_that_takes_too_much_memory_is_killed_and_replaced(continuous_dataset, undisturbed, tmp_path):
+    with open_cluster(ClusterConfig(memory_per_worker="1GB"), num_workers=2) as client:
+        group, data = make_group(continuous_dataset, client)
+        with group:
+            mark = str(tmp_path / "mark")
+            group.foreach_learner(devour_memory_once, remote_actor_ids=[0], mark=mark, step=150)
+            group.update_from_iterators(data.data, num_iters=NUM_STEPS)
+            np.testing.assert_array_equal(flat_weights(group), undisturbed)
+            assert names(group) == ["learner_lost", "rejoined"]
 
 
 def test_a_worker_that_leaves_gracefully_is_replaced(continuous_dataset, three_workers, undisturbed):

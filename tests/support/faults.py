@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import psutil
 
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.group import LearnerGroup
+from dask_rl.learners.iterator import BatchIterator, BatchSource, SharedData
 from dask_rl.pipeline.runs.job import TrainJob
 from dask_rl.pipeline.runs.training_data import TrainingData, open_training_data
 
@@ -114,3 +116,65 @@ def fail_once(learner: Any, step: int) -> None:
         return compute(*args)
 
     learner.compute_gradients = failing
+
+
+@dataclass(frozen=True)
+class SlowData:
+    """A dataset's batches of which one comes late, once."""
+
+    data: SharedData
+    step: int
+    seconds: float
+    mark: str
+
+    def shares(self, num_learners: int) -> list["SlowSource"]:
+        return [SlowSource(source, self, rank) for rank, source in enumerate(self.data.shares(num_learners))]
+
+    def rows_per_batch(self) -> int:
+        return self.data.rows_per_batch()
+
+
+@dataclass(frozen=True)
+class SlowSource:
+    source: BatchSource
+    data: SlowData
+    rank: int
+
+    @property
+    def key(self) -> str:
+        return self.source.key
+
+    def continues(self, previous: BatchSource) -> bool:
+        return isinstance(previous, SlowSource) and self.source.continues(previous.source)
+
+    def count_rows(self, first: int, count: int) -> int:
+        return self.source.count_rows(first, count)
+
+    def open(self, device: Any, timeout_seconds: float) -> BatchIterator:
+        iterator = self.source.open(device, timeout_seconds)
+        next_batch = iterator.next_batch
+
+        def late() -> Any:
+            if self.rank == 1 and iterator.step == self.data.step and not os.path.exists(self.data.mark):
+                with open(self.data.mark, "w"):
+                    time.sleep(self.data.seconds)
+            return next_batch()
+
+        iterator.next_batch = late  # type: ignore[method-assign]
+        return iterator
+
+
+def devour_memory_once(learner: Any, mark: str, step: int) -> None:
+    """Make a learner's loss take all memory at a step, the first time that any process comes there."""
+    compute = learner.compute_gradients
+
+    def greedy(*args: Any) -> Any:
+        if learner.step == step and not os.path.exists(mark):
+            with open(mark, "w"):
+                eaten = []
+                while True:  # until the nanny ends this process
+                    eaten.append(np.ones(2**22))
+                    time.sleep(0.05)
+        return compute(*args)
+
+    learner.compute_gradients = greedy
