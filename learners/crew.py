@@ -149,7 +149,7 @@ class Crew:
         self.is_broken = False
 
     def _leave(self) -> dict[int, Position]:
-        """Have all healthy learners leave their generation; return where they stand.
+        """Have all healthy learners leave their generation; return where those stand that know the state.
 
         One that waits in an exchange is freed when its peers leave; one that computes or waits for data is given
         the time of that. Those that do not come back are lost then.
@@ -157,17 +157,31 @@ class Crew:
         self.is_broken = True
         healthy = self.manager.healthy_actor_ids
         self.manager.submit("leave", [()] * len(healthy), tag=_LEAVING, stage=_LEAVING, actor_ids=healthy)
-        self._positions = {}
-        while waited_for := set(self.manager.healthy_actor_ids) - set(self._positions):
+        left: dict[int, Position | None] = {}
+        deadline = time.monotonic() + self._leaving_seconds
+        while waited_for := set(self.manager.healthy_actor_ids) - set(left):
             for result in self.manager.ready([_LEAVING], timeout=WATCH_EVERY_SECONDS / 2):
                 if result.ok:
-                    self._positions[result.actor_id] = result.value
+                    left[result.actor_id] = result.value
                 elif result.error is not None and is_application_error(result.error):
-                    raise result.error
-            if waited_for - set(self._positions):
+                    self.manager.lose(result.actor_id, f"{_LEAVING}: {result.error}")
+            if late := waited_for - set(left):
                 self.watch.look(has_broken=True)
+                if time.monotonic() > deadline:
+                    for actor_id in late:
+                        self.manager.lose(actor_id, f"{_LEAVING}: no answer in {self._leaving_seconds:g} s")
+                self.end_lost()
         self.manager.forget([_LEAVING])
-        return {actor_id: self._positions[actor_id] for actor_id in self.manager.healthy_actor_ids}
+        healthy = self.manager.healthy_actor_ids
+        self._positions = {i: position for i in healthy if (position := left[i]) is not None}
+        return dict(self._positions)
+
+    @property
+    def _leaving_seconds(self) -> float:
+        """The time of all that a learner may have to end before it leaves; a bound where its reports show nothing."""
+        settings = self._settings
+        limits = settings.startup_timeout_seconds, settings.data_timeout_seconds, settings.collective_timeout_seconds
+        return sum(limits) + settings.health_timeout_seconds
 
     # -- repair --------------------------------------------------------------------------------------------------
 
@@ -191,9 +205,8 @@ class Crew:
 
     def _try_mend(self, hiring: Hiring) -> bool:
         """Make one attempt; return False where another learner was lost on the way."""
-        self._end_lost(hiring)  # which frees those that wait for them
         positions = self._leave()
-        lost = self._end_lost(hiring)
+        lost = self.end_lost()
         self._mourn(lost)
         if not positions or (lost and self._settings.transport == "nccl"):
             causes = "; ".join(f"learner {actor_id}: {cause}" for actor_id, cause in sorted(lost.items()))
@@ -213,10 +226,11 @@ class Crew:
             return False
         return True
 
-    def _end_lost(self, hiring: Hiring) -> dict[int, str]:
+    def end_lost(self) -> dict[int, str]:
+        """Kill what is left of lost learners, which frees the peers that wait for them; return who they are."""
         lost = self.manager.lost
         for actor_id in lost:
-            hiring.end_process(self.manager.handles[actor_id])
+            self._require_hiring().end_process(self.manager.handles[actor_id])
         return lost
 
     def _mourn(self, lost: Mapping[int, str]) -> None:
@@ -235,15 +249,15 @@ class Crew:
         if not lost:
             return dict(positions)
         handles = self.manager.handles
-        taken = {handles[actor_id].where for actor_id in positions}
+        taken = {handle.where for actor_id, handle in enumerate(handles) if actor_id not in lost}
         for recruit in self._recruits:
             recruit.release()
         self._recruits = []
         fresh = iter(hiring.replacements(len(lost), taken, self._budget))
         ranks: list[tuple[ActorHandle, Position | None]] = []
         for actor_id, handle in enumerate(handles):
-            if actor_id in positions:
-                ranks.append((handle, positions[actor_id]))
+            if actor_id not in lost:
+                ranks.append((handle, positions.get(actor_id)))
                 continue
             handle.release()
             replacement = next(fresh, None)

@@ -119,7 +119,7 @@ class Dispatcher:
         crew = self._crew
         self._take_in(timeout)
         crew.watch.look(has_broken=crew.is_broken)
-        crew.is_broken = crew.is_broken or bool(crew.manager.lost)
+        crew.is_broken = bool(crew.end_lost()) or crew.is_broken
         if crew.is_broken and self._is_settled:
             self._close_failed()
             if self._open:
@@ -134,6 +134,7 @@ class Dispatcher:
         while not self._is_settled:
             self._take_in(WATCH_EVERY_SECONDS)
             crew.watch.look(has_broken=True)
+            crew.end_lost()
         self._close_failed()
         size = len(crew)
         try:

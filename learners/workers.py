@@ -89,6 +89,8 @@ class WorkerPool:
 
         A nanny then starts another worker, at another address.
         """
+        if address in self._given_up:
+            return
         self._given_up.add(address)
         if pid is None or address not in self._workers():
             return
