@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from dask_rl.storage.errors import LearnerLostError, RestartLimitError, WorkersMissingError
+from dask_rl.storage.errors import LearnerLostError, RestartLimitError, WaitTimeoutError, WorkersMissingError
 
 from .batch import ModuleID
 from .checkpointable import Checkpointable, Components, State, select_state, to_arrays
@@ -92,7 +92,7 @@ class GroupState(Checkpointable):
         timeout = self.config.learners.update_timeout_seconds if timeout_seconds is None else timeout_seconds
         results = self.crew.call("apply", arguments, timeout=timeout, stage=stage, actor_ids=ids)
         for result in results:
-            if mark_healthy and not isinstance(result.error, LearnerLostError):
+            if mark_healthy and not isinstance(result.error, LearnerLostError | WaitTimeoutError):
                 self.manager.restore(result.actor_id)
         return results
 

@@ -122,6 +122,9 @@ class _Remote:
             wait_any([self], left)
         return self.handle.take_answer(self.number)
 
+    def __del__(self) -> None:
+        self.handle.forget(self.number)
+
 
 @dataclass(frozen=True)
 class _Question:
@@ -159,6 +162,8 @@ class DaskHandle:
         self.open_calls: dict[int, Any] = {}
         """Dask's futures of the calls that have not come back, by number."""
         self._answers: dict[int, bytes] = {}
+        self._awaited: set[int] = set()
+        """Numbers of the calls whose answers somebody may still take."""
         self._loss: str | None = None
 
     @property
@@ -194,6 +199,7 @@ class DaskHandle:
         if self.loss is not None:
             raise OSError(self.loss)
         number, self._num_calls = self._num_calls, self._num_calls + 1
+        self._awaited.add(number)
         self.open_calls[number] = self._actor.call(number, method, packed)
         return _Remote(self, number)
 
@@ -212,10 +218,16 @@ class DaskHandle:
         """Tell whether a call's answer is here, or can no longer come."""
         for other in [other for other, future in self.open_calls.items() if future.done()]:
             try:
-                self._answers.update(self.open_calls.pop(other).result(_DONE_SECONDS))
+                answers = self.open_calls.pop(other).result(_DONE_SECONDS)
+                self._answers.update((n, packed) for n, packed in answers if n in self._awaited)
             except LOST as error:
                 self._loss = (str(error).splitlines() or [""])[0] or type(error).__name__
         return number in self._answers or self.loss is not None
+
+    def forget(self, number: int) -> None:
+        """Keep no answer of a call: nobody will ask for it any more."""
+        self._awaited.discard(number)
+        self._answers.pop(number, None)
 
     def take_answer(self, number: int) -> Outcome:
         """Return the answer of a call, once; raise OSError where it can no longer come."""
@@ -239,6 +251,8 @@ class DaskHandle:
         self._loss = self._loss or "released"
         self._actor = None
         self.open_calls.clear()
+        self._answers.clear()
+        self._awaited.clear()
         with contextlib.suppress(CancelledError, *LOST):
             self.client.cancel([self._future], force=True)
 

@@ -109,6 +109,7 @@ class ActorManager:
             watch: called now and then; actors that it declares lost are not waited for.
         """
         ids = list(range(len(self.handles))) if actor_ids is None else list(actor_ids)
+        lost_before = set(self.lost)  # who asks one of these wants to know whether it answers
         self._num_calls += 1
         tag = ("call", self._num_calls)
         self.submit(method, arguments, tag=tag, stage=stage, actor_ids=ids)
@@ -118,7 +119,8 @@ class ActorManager:
             results |= {result.actor_id: result for result in self.ready([tag], timeout=min(left, 1.0))}
             if watch is not None and len(results) < len(ids):
                 watch()
-                results = {i: _lost_result(i, cause, tag) for i, cause in self.lost.items() if i in ids} | results
+                lost = {i: cause for i, cause in self.lost.items() if i in ids and i not in lost_before}
+                results = {i: _lost_result(i, cause, tag) for i, cause in lost.items()} | results
         self.forget([tag])
         if timeout == 0:
             return []

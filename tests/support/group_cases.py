@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from learner_cases import ACTIONS, OBSERVATIONS, ShardedSource, make_batch
 
+from dask_rl.learners.algorithms.bc import BCModule
 from dask_rl.learners.batch import Batch
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.learner import Learner
-from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
+from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec, register_module
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.multi_agent_episode import MultiAgentEpisode
 
@@ -100,6 +101,16 @@ class Sharded:
         return self.num_shards * self.rows_per_shard
 
 
+def hold(learner: Learner, gate: str) -> int:
+    """Keep a learner busy until a file exists."""
+    deadline = time.monotonic() + _GATE_SECONDS
+    while not Path(gate).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody opened {gate}")
+        time.sleep(0.002)
+    return learner.step
+
+
 class TellingLearner(Learner):
     """Remembers its update calls; `gate` holds them up until that file exists, `slow` makes one rank slow."""
 
@@ -114,11 +125,8 @@ class TellingLearner(Learner):
     ) -> None:
         self.before.append((dict(timesteps), kwargs))
         self.requests.append(self.open_request)
-        deadline = time.monotonic() + _GATE_SECONDS
-        while gate is not None and not Path(gate).exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nobody opened {gate}")
-            time.sleep(0.002)
+        if gate is not None:
+            hold(self, gate)
         time.sleep((slow or {}).get(self.collective.rank, 0.0))
 
     def after_gradient_based_update(self, timesteps: Any, **kwargs: Any) -> None:
@@ -131,3 +139,31 @@ class SumLearner(Learner):
     def compute_losses(self, module_id: str, batch: Batch, noise: Any, phase: Any) -> dict[str, torch.Tensor]:
         total = sum(parameter.sum() for parameter in self.module[module_id].parameters() if parameter.requires_grad)
         return {"sum_loss": total * len(batch["observations"])}
+
+
+@register_module
+class BufferedModule(BCModule):
+    """A policy beside which there are a bare parameter and moving statistics."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.log_alpha = torch.nn.Parameter(torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+
+class BufferedLearner(Learner):
+    """Trains the bare parameter, and moves the statistics by the rows of all learners."""
+
+    def compute_losses(self, module_id: str, batch: Batch, noise: Any, phase: Any) -> dict[str, torch.Tensor]:
+        observations = batch["observations"]
+        self.sums = torch.stack([observations.mean(-1).sum(), observations.new_tensor(len(observations))])
+        alpha_loss = (self.module[module_id].log_alpha - 1).square() * len(observations)
+        return {**super().compute_losses(module_id, batch, noise, phase), "alpha_loss": alpha_loss}
+
+    def apply_gradients(self, keys: Any) -> None:
+        super().apply_gradients(keys)
+        self.collective.all_reduce_(self.sums)
+        module = self.module["default_module"]
+        module.mean.lerp_(self.sums[0] / self.sums[1], 0.5)
+        module.count += 1
