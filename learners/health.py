@@ -81,6 +81,11 @@ class HealthTable:
         row.since, row.heard, row.asked, row.cause = now - report.seconds_in_state, now, None, None
         row.step, row.is_warm, row.last_error = report.step, report.is_warm, report.last_error
 
+    def excuse(self, seconds: float) -> None:
+        """Leave time out of account in which nobody could have heard an answer."""
+        for row in self.rows.values():
+            row.asked = None if row.asked is None else row.asked + seconds
+
     def lose(self, actor_id: int, cause: str, now: float) -> None:
         """Note that its process is gone."""
         row = self.rows[actor_id]

@@ -8,6 +8,8 @@ from .health import HealthTable
 from .manager import ActorManager
 
 WATCH_EVERY_SECONDS = 1.0
+_LISTENS_SECONDS = 3 * WATCH_EVERY_SECONDS
+"""Who has not looked for longer than this was not listening."""
 
 
 class Watch:
@@ -31,6 +33,9 @@ class Watch:
         now = time.monotonic()
         if now - self._looked_at < WATCH_EVERY_SECONDS:
             return
+        away = now - self._looked_at - _LISTENS_SECONDS
+        if away > 0:  # the process was stopped, or did something else: an answer may be there and not be taken in
+            self.table.excuse(away)
         self._looked_at = now
         for actor_id in self._manager.healthy_actor_ids:
             self._ask(actor_id, now)
