@@ -143,6 +143,8 @@ class LearnerActor:
         self._learner.build()
         return {"pid": os.getpid(), "device": str(device), "threads": torch.get_num_threads()}
 
+        if self._learner is not None:  # one that broke off while it took over the state of another begins anew
+            self._learner.close()
     def open_store(self, generation: int) -> Outcome:
         """Rank 0: open the store where the ranks of a generation meet; the value is its Rendezvous."""
         return self._guarded("opening a rendezvous", self._open_store, generation)
@@ -153,12 +155,15 @@ class LearnerActor:
         return self._store.rendezvous
 
     def leave(self) -> Outcome:
-        """Leave the present generation; the value is the learner's Position."""
+        """Leave the present generation; the value is the learner's Position, None where others must not rely on it."""
         return self._guarded("leaving", self._leave)
 
-    def _leave(self) -> Position:
+    def _leave(self) -> Position | None:
         self._store = None
-        return self.learner.leave()
+        if self._learner is None:
+            return None
+        position = self._learner.leave()
+        return position if self._learner.knows_state else None
 
     def join(self, membership: Membership) -> Outcome:
         """Join a generation; all take over the state of its source."""

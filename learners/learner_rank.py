@@ -42,7 +42,10 @@ class LearnerRank(LearnerState):
         self.is_warm = False
         self._taken_over = set()
         if collective.size > 1:
+            # A copy that breaks off leaves a mixture, except where it would have changed nothing.
+            self.knows_state = self.knows_state and (collective.rank == source or self.position() == position)
             self._take_over(source)
+        self.knows_state = True
         if position is not None:
             self._stand_at(position)
 

@@ -74,6 +74,8 @@ class LearnerState(Checkpointable):
         """Rows and steps that each module has been trained on by all learners together."""
         self.is_warm = False
         """Whether it has made a step since it joined: the first one may compile."""
+        self.knows_state = False
+        """Whether its tensors are those of its position: not before it has joined, nor after a copy that broke off."""
         self.activity = Activity()
         """What the learner is doing; may be read from another thread."""
         self.stop_requested = False

@@ -14,7 +14,7 @@ from dask_rl.learners.actor import LearnerActor, Membership, Outcome, pack, unpa
 from dask_rl.learners.collective import RendezvousStore, SingleProcess
 from dask_rl.learners.health import HealthReport, HealthState
 from dask_rl.learners.learner import Learner
-from dask_rl.learners.request import UpdateRequest
+from dask_rl.learners.request import Position, UpdateRequest
 from dask_rl.storage.errors import ConfigError, LearnerError, LearnerLostError
 
 
@@ -112,7 +112,7 @@ def on_both(actors, method, arguments):
 
 def meet(actors, generation):
     store = RendezvousStore(HOST, generation, 20)
-    positions = [outcome.value for outcome in on_both(actors, "leave", [()] * 2)]
+    positions = [outcome.value or Position() for outcome in on_both(actors, "leave", [()] * 2)]
     actors[0]._store = store
     source = max(range(2), key=lambda rank: (positions[rank].step, -rank))
     places = [(Membership(rank, 2, store.rendezvous, source, positions[source]),) for rank in range(2)]
