@@ -138,13 +138,13 @@ class LearnerActor:
         threads = self._config.learners.num_threads_per_learner
         if isinstance(threads, int):
             torch.set_num_threads(threads)
+        if self._learner is not None:  # one that broke off while it took over the state of another begins anew
+            self._learner.close()
         device = torch.device("cuda:0" if self._config.learners.num_gpus_per_learner > 0 else "cpu")
         self._learner = self._learner_class(self._config, self._module_spec, device=device, **self._options)
         self._learner.build()
         return {"pid": os.getpid(), "device": str(device), "threads": torch.get_num_threads()}
 
-        if self._learner is not None:  # one that broke off while it took over the state of another begins anew
-            self._learner.close()
     def open_store(self, generation: int) -> Outcome:
         """Rank 0: open the store where the ranks of a generation meet; the value is its Rendezvous."""
         return self._guarded("opening a rendezvous", self._open_store, generation)

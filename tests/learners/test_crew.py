@@ -80,7 +80,7 @@ def test_a_lost_learner_is_replaced_and_takes_over_the_state(crew_of):
 class Half(Learner):
     """Its replacement breaks off the first take-over after a few tensors."""
 
-    breaks_at: "list[int]" = []
+    breaks_at: list[int] = []  # noqa: RUF012 - patched as a whole
 
     def build(self):
         super().build()

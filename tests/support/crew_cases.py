@@ -218,7 +218,7 @@ class Bench:
 def wait_in_process(calls: Iterable[Any], timeout: float) -> None:
     """What `wait_any` is for calls of Dask."""
     pending, deadline = list(calls), time.monotonic() + timeout
-    while pending and time.monotonic() < deadline and not any([call.done() for call in pending]):
+    while pending and time.monotonic() < deadline and not any(call.done() for call in pending):
         time.sleep(0.001)
 
 
