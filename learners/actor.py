@@ -3,7 +3,7 @@
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from distributed.protocol.pickle import dumps, loads
 from dask_rl.storage.errors import DaskRLError, LearnerError, WaitTimeoutError, explain
 
 from .activity import IDLE, WAITING_FOR_DATA
+from .algorithm import Algorithm
+from .algorithms.registry import register_algorithm
 from .batch import as_multi_batch
 from .collective import ProcessGroup, Rendezvous, RendezvousStore, SingleProcess
 from .config import LearnerGroupConfig
@@ -22,7 +24,7 @@ from .learner import Learner
 from .metrics import Result
 from .module import MultiRLModuleSpec
 from .request import Position, UpdateRequest
-from .workers import is_known
+from .workers import ask_scheduler, is_known
 
 _LOOK_EVERY_SECONDS = 0.01
 _STATES = {
@@ -84,7 +86,10 @@ class LearnerActor:
         module_spec: MultiRLModuleSpec,
         learner_class: type[Learner] = Learner,
         options: Mapping[str, Any] | None = None,
+        algorithm_classes: Iterable[type[Algorithm[Any]]] = (),
     ) -> None:
+        for algorithm in algorithm_classes:  # a user's own may have come by value, from a notebook
+            register_algorithm(algorithm)
         self._config = config
         self._module_spec = module_spec
         self._learner_class = learner_class
@@ -275,7 +280,7 @@ def _fetch(key: str, timeout: float) -> Any:
     future: Any = Future(key, client)
     try:
         # What the driver tells the scheduler of its futures may come later than its calls of actors.
-        while not client.run_on_scheduler(is_known, key=key):
+        while not ask_scheduler(client, is_known, key=key):
             if time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(_LOOK_EVERY_SECONDS)

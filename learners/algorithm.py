@@ -1,7 +1,7 @@
 """The Algorithm contract: settings, networks, optimizers, ordered phases, pure losses."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -43,7 +43,8 @@ class OptimizerSpec:
     """One optimizer over the parameters whose names begin with one of `prefixes`."""
 
     prefixes: tuple[str, ...]
-    learning_rate: Schedule
+    learning_rate: float | Sequence[tuple[int, float]] | Schedule
+    """A number, (step, value) points, or a function of the step."""
     factory: OptimizerFactory = torch.optim.Adam
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
 
-from .algorithm import AlgorithmConfig
-from .algorithms.registry import parse_algorithm
+from .algorithm import Algorithm, AlgorithmConfig
+from .algorithms.registry import get_algorithm, parse_algorithm
 from .batch import ModuleID
 
 Seconds = Annotated[float, Field(gt=0, le=1_000_000)]
@@ -118,3 +118,8 @@ class LearnerGroupConfig(BaseModel):
     def algorithm_of(self, module_id: ModuleID) -> AlgorithmConfig:
         """Return the settings that a module trains with."""
         return self.module_algorithms.get(module_id, self.algorithm)
+
+    def algorithm_classes(self) -> list[type[Algorithm[Any]]]:
+        """Return the classes of all algorithms in use, for processes that have not registered them."""
+        names = {settings.name for settings in (self.algorithm, *self.module_algorithms.values())}
+        return [get_algorithm(name) for name in sorted(names)]

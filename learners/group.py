@@ -88,7 +88,7 @@ class LearnerGroup(GroupModules):
 
     def _blueprint(self) -> tuple[Any, ...]:
         options = {"should_module_be_updated": self._should_module_be_updated}
-        return self.config, self.module_spec, self._learner_class, options
+        return self.config, self.module_spec, self._learner_class, options, self.config.algorithm_classes()
 
     def _find_client(self) -> Client:
         try:

@@ -1,14 +1,14 @@
 """GroupModules: modules that come to a learner group, leave it, or are loaded into it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dask_rl.storage.errors import ConfigError, explain
 
 from .agreement import ShouldBeUpdated
-from .algorithm import AlgorithmConfig
-from .algorithms.registry import parse_algorithm
+from .algorithm import Algorithm, AlgorithmConfig
+from .algorithms.registry import parse_algorithm, register_algorithm
 from .batch import ModuleID
 from .checkpointable import to_arrays
 from .config import LearnerGroupConfig
@@ -169,6 +169,7 @@ class GroupModules(GroupUpdates):
             "config": self.config,
             "spec": self.module_spec,
             "should_be_updated": self._should_module_be_updated,
+            "algorithm_classes": self.config.algorithm_classes(),
         }
 
 
@@ -177,9 +178,12 @@ def _set_modules(
     config: LearnerGroupConfig,
     spec: MultiRLModuleSpec,
     should_be_updated: ShouldBeUpdated,
+    algorithm_classes: Iterable[type[Algorithm[Any]]],
     states: Mapping[ModuleID, Any],
 ) -> None:
     """Give a learner these modules; does nothing where it has them."""
+    for algorithm in algorithm_classes:
+        register_algorithm(algorithm)
     for module_id in list(learner.module):
         if module_id not in spec.modules:
             learner.remove_module(module_id)

@@ -15,13 +15,26 @@ from .iql import IQL
 _ALGORITHMS: dict[str, type[Algorithm[Any]]] = {}
 
 
+_OWN = (BC, IQL)
+
+
 def register_algorithm(cls: type[Algorithm[Any]]) -> type[Algorithm[Any]]:
-    """Make an algorithm known by its name; usable as a decorator on your own class."""
+    """Make an algorithm known by its name; usable as a decorator on your own class, again after a change of it.
+
+    Raises:
+        ConfigError: its Config has another name, or the name is that of an algorithm of this package.
+    """
+    named = cls.Config.model_fields["name"].default
+    if named != cls.name:
+        fix = f'write `name: Literal["{cls.name}"] = "{cls.name}"` there'
+        raise ConfigError(explain(f"{cls.Config.__name__}.name", got=named, allowed=repr(cls.name), fix=fix))
+    if cls.name in (own.name for own in _OWN) and cls not in _OWN:
+        raise ConfigError(explain(f"{cls.__name__}.name", got=f"{cls.name!r}, which is taken", fix="choose another"))
     _ALGORITHMS[cls.name] = cls
     return cls
 
 
-for _cls in (BC, IQL):
+for _cls in _OWN:
     register_algorithm(_cls)
 
 
@@ -35,7 +48,7 @@ def get_algorithm(name: str) -> type[Algorithm[Any]]:
     if isinstance(name, str) and name in _ALGORITHMS:
         return _ALGORITHMS[name]
     near = difflib.get_close_matches(str(name), _ALGORITHMS, n=1)
-    fix = f"did you mean {near[0]!r}?" if near else "use one of these, or register your own with register_algorithm"
+    fix = f"did you mean {near[0]!r}?" if near else "use one of these, or import the module that registers your own"
     raise ConfigError(explain("algorithm.name", got=repr(name), allowed=", ".join(algorithm_names()), fix=fix))
 
 

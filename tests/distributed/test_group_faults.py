@@ -80,7 +80,7 @@ def test_a_checkpoint_that_cannot_be_built_from_says_why(tmp_path, monkeypatch):
         patch.setitem(registry._ALGORITHMS, "strange", Strange)
         with LearnerGroup(make_config(0, "strange"), module_spec=SPEC) as group:
             path = group.save_to_path(tmp_path / "strange")
-    with pytest.raises(ConfigError, match="register your own with register_algorithm"):
+    with pytest.raises(ConfigError, match="import the module that registers your own"):
         LearnerGroup.from_checkpoint(path)
     foreign = save_checkpoint(tmp_path / "foreign", {"x": 1}, {})
     with pytest.raises(CheckpointError, match="foreign: got a checkpoint of None; allowed: one of a LearnerGroup"):
