@@ -1,5 +1,6 @@
 """State as a tree of named components; saving, restoring and building from a path."""
 
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -67,9 +68,14 @@ class Checkpointable(ABC):
     def get_metadata(self) -> dict[str, Any]:
         """Return the class's registered name and its constructor arguments, as JSON values."""
 
-    def save_to_path(self, path: str | Path) -> Path:
-        """Write the state to a new directory, atomically."""
-        return save_checkpoint(Path(path), to_arrays(self.get_state()), self.get_metadata())
+    def save_to_path(self, path: str | Path | None = None) -> Path:
+        """Write the state to a new directory, atomically; return it.
+
+        Args:
+            path: the directory. None: one in the system's directory for temporary files, which is yours to remove.
+        """
+        place = Path(tempfile.mkdtemp(prefix="dask-rl-")) / "checkpoint" if path is None else Path(path)
+        return save_checkpoint(place, to_arrays(self.get_state()), self.get_metadata())
 
     def restore_from_path(self, path: str | Path, component: str | None = None) -> None:
         """Take over a saved state, or one component of it.

@@ -98,6 +98,33 @@ def test_update_save_restore_update_equals_the_uninterrupted_run(open_group, num
             assert all(itertools.starmap(np.array_equal, zip(mine, other, strict=True)))
 
 
+def test_without_a_path_a_checkpoint_is_a_temporary_directory(group, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    first, second = group.save_to_path(), group.save_to_path()
+    assert first != second
+    assert {first.parents[1], second.parents[1]} == {tmp_path}
+    before = group.get_state()
+    train(group, 0, 1)
+    group.restore_from_path(first)
+    assert_same(group.get_state(), before)
+
+
+def test_what_the_group_tells_of_itself(group):
+    train(group, 0, 2)
+    stats = group.get_stats()
+    assert stats.pop("steps") == dict.fromkeys(range(len(group)), 12 // len(group))
+    assert stats.pop("generation") == (0 if group.is_local else 1)
+    assert stats == {
+        "num_learners": len(group),
+        "num_healthy_learners": len(group),
+        "num_update_calls": 2,
+        "num_requests_in_flight": 0,
+        "num_dropped_requests": 0,
+        "num_dropped_rows": 0,
+        "num_restarts": 0,
+    }
+
+
 def test_what_is_no_network_is_shared_and_saved_too(open_group, num_learners, tmp_path, cluster_client):
     """A bare parameter and moving statistics, such as a temperature and norms are."""
     spec = RLModuleSpec(SPEC.observation_space, SPEC.action_space, BufferedModule)
