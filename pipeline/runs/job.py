@@ -29,6 +29,7 @@ from .cluster import ClusterConfig
 from .config_errors import validate
 from .evaluate import EvaluationConfig
 from .module_choice import choose_module
+from .own_modules import ImportName, Imports, import_modules
 
 
 class CheckpointConfig(BaseModel):
@@ -113,6 +114,10 @@ class TrainJob(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
+    imports: tuple[ImportName, ...] = ()
+    """Modules that `dask-rl train` imports first, such as one that registers an algorithm of your own; from the
+    working directory, PYTHONPATH or what is installed. Only for the file on its command line: a run's directory
+    imports nothing."""
     dataset: Annotated[str | dict[ModuleID, str], BeforeValidator(_dataset)]
     """Path or URL of a dataset; or, to train several modules, one for each: {module_id: path}."""
     algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_algorithm)]
@@ -210,12 +215,13 @@ class TrainJob(BaseModel):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> TrainJob:
+def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = (), *, run_imports: bool = False) -> TrainJob:
     """Read a job from a YAML file.
 
     Args:
         path: the file.
         overrides: `a.b=c` each; c is read as YAML.
+        run_imports: import the modules that it names; for files that the user wrote, as this runs their code.
 
     Raises:
         ConfigError: one line per problem.
@@ -225,10 +231,10 @@ def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Tra
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no text"
         raise ConfigError(explain("job file", got=f"{path}: {reason}", fix="give the path of a YAML file")) from None
-    return parse_job(text, overrides, str(path))
+    return parse_job(text, overrides, str(path), run_imports=run_imports)
 
 
-def parse_job(text: str, overrides: Iterable[str] = (), source: str = "job") -> TrainJob:
+def parse_job(text: str, overrides: Iterable[str] = (), source: str = "job", *, run_imports: bool = False) -> TrainJob:
     """Build a job from YAML text; see `load_job`."""
     values = _parse_yaml(text, source)
     if not isinstance(values, dict):
@@ -242,6 +248,8 @@ def parse_job(text: str, overrides: Iterable[str] = (), source: str = "job") -> 
         )
     for override in overrides:
         _override(values, override)
+    if run_imports:
+        import_modules(validate(Imports, {"imports": values.get("imports", ())}).imports)
     return validate(TrainJob, values)
 
 

@@ -12,6 +12,10 @@ from dask_rl.storage.errors import ConfigError, explain
 from .cli_command import EXIT_DONE, EXIT_INTERRUPTED, Output, command, load, table
 
 Run = Annotated[Path, typer.Argument(help="Directory of a run.", show_default=False)]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option("--import", metavar="MODULE", help="Import a module first, as one with an algorithm of your own."),
+]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -37,7 +41,7 @@ def train(
     ] = None,
 ) -> Output:
     """Train; the same command again resumes an interrupted run and does nothing to a complete one."""
-    resolved = load("pipeline.runs.job").load_job(job, set_ or ())
+    resolved = load("pipeline.runs.job").load_job(job, set_ or (), run_imports=True)
     was_complete = RunDirectory(resolved.run).is_complete
     result = load("pipeline.runs.train").train(resolved, progress=make_progress)
     values = {
@@ -78,8 +82,10 @@ def evaluate(
     ] = None,
     best: Annotated[bool, typer.Option("--best", help="Take the checkpoint with the best evaluation.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this process.")] = 0,
+    imports: Imports = None,
 ) -> Output:
     """Roll out the policy of a run's latest checkpoint, or of its best."""
+    load("pipeline.runs.own_modules").import_modules(imports or ())
     directory = RunDirectory(run).require()
     job = load("pipeline.runs.job").load_job(directory.job_file)
     evaluating = load("pipeline.runs.evaluate")
