@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dask_rl.learners.algorithm import Algorithm, AlgorithmConfig, OptimizerSpec
     from dask_rl.learners.algorithms.registry import register_algorithm
     from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
     from dask_rl.learners.group import LearnerGroup
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Algorithm",
+    "AlgorithmConfig",
     "CollectConfig",
     "DaskRLError",
     "DatasetWriter",
@@ -39,6 +42,7 @@ __all__ = [
     "MultiAgentEpisode",
     "MultiRLModuleSpec",
     "OfflineDataset",
+    "OptimizerSpec",
     "Policy",
     "RLModule",
     "RLModuleSpec",
@@ -55,6 +59,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Algorithm": "learners.algorithm",
+    "AlgorithmConfig": "learners.algorithm",
     "CollectConfig": "pipeline.runs.collect",
     "DaskRLError": "storage.errors",
     "DatasetWriter": "storage.writer",
@@ -67,6 +73,7 @@ _HOMES = {
     "MultiAgentEpisode": "storage.multi_agent_episode",
     "MultiRLModuleSpec": "learners.module",
     "OfflineDataset": "storage.dataset",
+    "OptimizerSpec": "learners.algorithm",
     "Policy": "learners.policy",
     "RLModule": "learners.module",
     "RLModuleSpec": "learners.module",

@@ -3,15 +3,18 @@
 import importlib.util
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from dask_rl import OfflineDataset, TrainJob, import_dataset, load_policy, train
+from dask_rl import OfflineDataset, import_dataset, load_policy
 from dask_rl.learners.algorithms import registry
 from dask_rl.pipeline.runs.job import parse_job
+from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.views.cli import run
 from dask_rl.storage.formats import registry as formats
 
@@ -118,21 +121,33 @@ def test_links_between_pages_lead_somewhere(page):
         assert target.startswith("https://") or (ROOT / target).exists(), target
 
 
-def test_the_algorithm_of_the_guide_learns(load, tmp_path, monkeypatch):
+def test_the_algorithm_of_the_guide_trains_on_two_learners_and_is_restored(load, tmp_path, monkeypatch):
+    """It stops after its first checkpoint, goes on from there, and ends with the bits of a run without a stop."""
     monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
-    load(blocks("CONTRIBUTING.md", "python")[0], "guide_rwr")
+    algorithm, use = blocks("CONTRIBUTING.md", "python")[:2]
+    assert len([line for line in (algorithm + use).splitlines() if line]) < 40
+    load(algorithm, "my_awr")
     monkeypatch.chdir(tmp_path)
     exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), {})
-    settings = {"name": "rwr", "temperature": 2, "hidden_sizes": [16]}
-    job = TrainJob(dataset="mine.zarr", algorithm=settings, num_steps=40, batch_size=8, num_shards=2, run="run")
-    first = train(job.model_copy(update={"num_steps": 1, "run": "first"})).final_metrics["policy_loss"]
-    assert train(job).final_metrics["policy_loss"] < first
-    policy = load_policy("run")
-    assert policy(np.zeros((2, 3), np.float32)).shape == (2,)
+    use = use.replace('"mine.zarr",', '"mine.zarr", batch_size=8, num_shards=2,')
+    code = compile(use, "CONTRIBUTING.md", "exec")
+    exec(code, {"__name__": "__main__"})
+    undisturbed = load_policy("awr")._module.get_state()
+    rows = RunDirectory("awr").rows("train")
+    assert rows[-1]["value_loss"] < rows[0]["value_loss"]
+    assert {"gradient_norm/policy", "gradient_norm/value"} <= rows[-1].keys()
+    Path("awr/result.json").unlink()
+    shutil.rmtree("awr/checkpoints/step-000000000040")  # as if it had been killed before
+    namespace = {"__name__": "__main__"}
+    exec(code, namespace)
+    assert {row["name"]: row["step"] for row in RunDirectory("awr").rows("event")} == {"resumed": 20}
+    restored = namespace["policy"]._module.get_state()
+    assert all(torch.equal(restored[name], undisturbed[name]) for name in undisturbed)
+    assert namespace["policy"](np.zeros((2, 3), np.float32)).shape == (2,)
 
 
 def test_the_importer_of_the_guide_imports(load, tmp_path, monkeypatch):
-    importer = load(blocks("CONTRIBUTING.md", "python")[1], "guide_npz").NpzFolderImporter()
+    importer = load(blocks("CONTRIBUTING.md", "python")[2], "guide_npz").NpzFolderImporter()
     monkeypatch.setitem(formats.IMPORTERS, importer.name, importer)
     source = tmp_path / "source"
     source.mkdir()

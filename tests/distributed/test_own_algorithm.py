@@ -43,7 +43,7 @@ def settings(name: str) -> dict:
 
 def train(group: LearnerGroup, calls: range) -> None:
     for seed in calls:
-        group.update_from_batch(rows_of(12, seed), num_epochs=2, minibatch_size=6, shuffle_seed=seed)
+        group.update_from_batch(rows_of(12, seed), num_epochs=2, minibatch_size=6, shuffle_batch_per_epoch=True)
 
 
 @pytest.fixture(scope="module")
