@@ -112,7 +112,10 @@ def hold(learner: Learner, gate: str) -> int:
 
 
 class TellingLearner(Learner):
-    """Remembers its update calls; `gate` holds them up until that file exists, `slow` makes one rank slow."""
+    """Remembers its update calls; they are held up by `gate`, and at their end those of rank 0 by `gate_of_0`.
+
+    Gates are files that are open when they exist. `slow` says how many seconds a rank takes longer.
+    """
 
     def build(self) -> None:
         self.before: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -129,7 +132,9 @@ class TellingLearner(Learner):
             hold(self, gate)
         time.sleep((slow or {}).get(self.collective.rank, 0.0))
 
-    def after_gradient_based_update(self, timesteps: Any, **kwargs: Any) -> None:
+    def after_gradient_based_update(self, timesteps: Any, gate_of_0: str | None = None, **kwargs: Any) -> None:
+        if gate_of_0 is not None and self.collective.rank == 0:
+            hold(self, gate_of_0)
         self.after.append((dict(timesteps), kwargs))
 
 
