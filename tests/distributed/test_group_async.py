@@ -85,7 +85,7 @@ def test_iterators_that_were_dropped_go_on_where_they_were(open_group, gate):
 
 def test_a_hundred_calls_with_a_slow_learner(open_group):
     """Never a partial admission, drops counted exactly, the reported state the true one, no slower than waiting."""
-    slow, work_seconds = {1: 0.01}, 0.01
+    slow, work_seconds = {1: 0.04}, 0.03
     group = open_group(2, learner_class=TellingLearner, max_requests_in_flight_per_learner=2)
     batches = [rows_of(4 + number % 5, number) for number in range(100)]
     admitted, reported, dropped_rows = [], [], 0
