@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dask_rl.storage.errors import GroupLostError, LearnerError, LearnerLostError, WaitTimeoutError, explain
 
 from .actor import Membership
 from .config import LearnersConfig
+from .events import GroupEvent
 from .handles import ActorHandle, DaskHandle
 from .hiring import Hiring
 from .manager import ActorManager, CallResult, is_application_error, values
@@ -17,17 +17,6 @@ from .restarts import RestartBudget
 from .watch import WATCH_EVERY_SECONDS, Watch
 
 _LEAVING = "leaving"
-
-
-@dataclass(frozen=True)
-class GroupEvent:
-    """Something that befell a group."""
-
-    name: str
-    """learner_lost | rejoined | resized | restarted"""
-    time: float
-    """Seconds since the epoch."""
-    details: Mapping[str, Any]
 
 
 class Crew:
@@ -52,6 +41,8 @@ class Crew:
         self._recruited_at = 0.0
         self._mourned: set[str] = set()
         self._positions: dict[int, Position] = {}
+        self._mended_at: int | None = None
+        """The step at which the last repair found the most advanced learner."""
         self._enlist(handles)
         self.generation = 0
         self.is_broken = False
@@ -68,7 +59,7 @@ class Crew:
 
     @property
     def num_restarts(self) -> int:
-        """Learners that were lost, and failed meetings."""
+        """Learners that were lost, meetings that failed, and repairs after which nobody made a step."""
         return self._budget.total
 
     @property
@@ -103,9 +94,15 @@ class Crew:
     def restart(self) -> None:
         """Begin anew with other actors, which know nothing: after a loss that nobody survived."""
         began, hiring = time.monotonic(), self._require_hiring()
-        self.release()
-        self._enlist(hiring.replacements(max(1, self._settings.num_learners), (), self._budget))
-        self.meet_first()
+        while True:
+            self.release()
+            self._enlist(hiring.replacements(max(1, self._settings.num_learners), (), self._budget))
+            try:
+                self.meet_first()
+                break
+            except (LearnerLostError, WaitTimeoutError) as error:
+                self._budget.spend(1, time.monotonic(), str(error))
+                self.end_lost()
         self._log("restarted", num_learners=len(self), seconds=time.monotonic() - began)
 
     def close(self, timeout: float) -> None:
@@ -185,8 +182,11 @@ class Crew:
 
     # -- repair --------------------------------------------------------------------------------------------------
 
-    def mend(self) -> None:
+    def mend(self, *, is_excused: bool = False) -> None:
         """Replace the lost learners, and have all meet again where the most advanced one stands.
+
+        Args:
+            is_excused: whether an error of the application broke the generation.
 
         Raises:
             GroupLostError: nobody is left who knows the state.
@@ -197,13 +197,13 @@ class Crew:
             self.is_broken = False
             return
         began, size, restarts = time.monotonic(), len(self), self.num_restarts
-        while not self._try_mend(self._hiring):
+        while not self._try_mend(self._hiring, is_excused):
             pass
         name = "rejoined" if len(self) == size else "resized"
         facts = {"num_learners": len(self), "generation": self.generation, "num_lost": self.num_restarts - restarts}
         self._log(name, **facts, seconds=time.monotonic() - began)
 
-    def _try_mend(self, hiring: Hiring) -> bool:
+    def _try_mend(self, hiring: Hiring, is_excused: bool) -> bool:
         """Make one attempt; return False where another learner was lost on the way."""
         positions = self._leave()
         lost = self.end_lost()
@@ -212,6 +212,10 @@ class Crew:
             causes = "; ".join(f"learner {actor_id}: {cause}" for actor_id, cause in sorted(lost.items()))
             fix = "run the same job again: it goes on from its last checkpoint"
             raise GroupLostError(explain("learner group", got=f"nobody left ({causes})", fix=fix))
+        step = max(position.step for position in positions.values())
+        if not lost and not is_excused and step == self._mended_at:
+            self._budget.spend(1, time.monotonic(), f"an exchange that fails again and again at step {step}")
+        self._mended_at = step
         positions = self._fill(hiring, lost, positions)
         return self._meet_again(positions)
 

@@ -46,6 +46,8 @@ class Dispatcher:
         self._sent: set[Hashable] = set()
         """Tags of calls that may be under way."""
         self._ended: list[Admitted] = []
+        self._is_excused = False
+        """Whether an error of the application has broken the generation."""
 
     @property
     def num_open(self) -> int:
@@ -64,8 +66,11 @@ class Dispatcher:
         self._open[entry.number] = entry
         try:
             self._send(entry)
-        except BaseException:
+        except BaseException as error:
             del self._open[entry.number]
+            self._sent.discard(entry.number)
+            if not isinstance(error, Exception):  # an interrupt: it may have reached some learners only
+                self._crew.is_broken = True
             raise
 
     def wait(self, entry: Admitted, timeout: float) -> list[Result]:
@@ -131,14 +136,12 @@ class Dispatcher:
         crew.is_broken = crew.is_broken or bool(crew.manager.lost)
         if not crew.is_broken:
             return
-        while not self._is_settled:
-            self._take_in(WATCH_EVERY_SECONDS)
-            crew.watch.look(has_broken=True)
-            crew.end_lost()
+        self._settle()
         self._close_failed()
         size = len(crew)
         try:
-            crew.mend()
+            crew.mend(is_excused=self._is_excused)
+            self._is_excused = False
             for entry in self._open.values():
                 if len(crew) != size:
                     entry.results.clear()
@@ -160,6 +163,18 @@ class Dispatcher:
         """Whether no healthy learner works on a request any more."""
         in_flight = self._crew.manager.in_flight(self._sent)
         return not any(in_flight[actor_id] for actor_id in self._crew.manager.healthy_actor_ids)
+
+    def _settle(self) -> None:
+        """Wait until no healthy learner works on a request; each fails at its next exchange, or is lost."""
+        timeout = self._settings.update_timeout_seconds
+        deadline = time.monotonic() + timeout
+        while not self._is_settled:
+            self._take_in(WATCH_EVERY_SECONDS)
+            self._crew.watch.look(has_broken=True)
+            if time.monotonic() > deadline:
+                for actor_id in self._crew.manager.in_flight(self._sent):
+                    self._crew.manager.lose(actor_id, f"updating: no end in {timeout:g} s after a peer had failed")
+            self._crew.end_lost()
 
     def _send(self, entry: Admitted) -> None:
         requests = entry.make(len(self._crew))
@@ -186,11 +201,13 @@ class Dispatcher:
             errors = [error for error in entry.errors.values() if is_application_error(error)]
             entry.errors.clear()
             if errors:
+                self._is_excused = True
                 self._close(entry, first_cause(errors))
 
     def _close(self, entry: Admitted, outcome: list[Result] | Exception) -> None:
         del self._open[entry.number]
         self._sent.discard(entry.number)
+        self._crew.manager.forget([entry.number])  # those that were sent again to learners whose results are in
         entry.outcome = outcome
         if entry.is_async and entry.is_wanted:
             self._ended.append(entry)

@@ -1,5 +1,6 @@
 """GroupState: calls on all learners of a group, and their common state."""
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ from dask_rl.storage.errors import LearnerLostError, RestartLimitError, WaitTime
 from .batch import ModuleID
 from .checkpointable import Checkpointable, Components, State, select_state, to_arrays
 from .config import LearnerGroupConfig
-from .crew import Crew, GroupEvent
+from .crew import Crew
 from .dispatcher import Dispatcher
+from .events import GroupEvent
+from .handles import LOST
 from .inputs import RowCount
 from .learner import Learner
 from .manager import ActorManager, CallResult, values
@@ -178,8 +181,9 @@ class GroupState(Checkpointable):
         """Return health, progress, restarts, and what asynchronous calls were dropped; does not wait for updates."""
         steps = {}
         for actor_id in self.manager.healthy_actor_ids:
-            report = self.manager.handles[actor_id].ask_health()
-            steps[actor_id] = report.result(self.config.learners.health_timeout_seconds).step
+            with contextlib.suppress(*LOST):  # silent or gone: what becomes of it is for the updates to say
+                report = self.manager.handles[actor_id].ask_health()
+                steps[actor_id] = report.result(self.config.learners.health_timeout_seconds).step
         return {
             "num_learners": len(self),
             "num_healthy_learners": len(self.manager.healthy_actor_ids),

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 from distributed import CancelledError, Client
 
-from dask_rl.storage.errors import LearnerLostError
+from dask_rl.storage.errors import LearnerError, LearnerLostError, explain
 
 from .actor import LearnerActor, Outcome, pack, unpack
+from .workers import workers_of
 
 _LOOK_EVERY_SECONDS = 1.0
 """How soon a worker that died while it started its learner is missed."""
@@ -103,24 +104,28 @@ class LocalHandle:
         """Do nothing: the actor goes with its handle."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Remote:
     """One call of a handle; its answer may come back with that of another call that overtook it."""
 
     handle: "DaskHandle"
     number: int
+    outcome: Outcome | None = None
 
     def done(self) -> bool:
-        return self.handle.has_answer(self.number)
+        return self.outcome is not None or self.handle.has_answer(self.number)
 
     def result(self, timeout: float) -> Outcome:
+        if self.outcome is not None:
+            return self.outcome
         deadline = time.monotonic() + timeout
         while not self.done():
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             wait_any([self], left)
-        return self.handle.take_answer(self.number)
+        self.outcome = self.handle.take_answer(self.number)
+        return self.outcome
 
     def __del__(self) -> None:
         self.handle.forget(self.number)
@@ -185,7 +190,7 @@ class DaskHandle:
             try:
                 self._actor = self._future.result(timeout=min(left, _LOOK_EVERY_SECONDS))
             except TimeoutError:
-                if self.where not in self.client.scheduler_info(n_workers=-1)["workers"]:
+                if self.where not in workers_of(self.client):
                     raise LearnerLostError(f"no worker at {self.where} any more") from None
                 if left <= _LOOK_EVERY_SECONDS:
                     raise
@@ -200,7 +205,12 @@ class DaskHandle:
             raise OSError(self.loss)
         number, self._num_calls = self._num_calls, self._num_calls + 1
         self._awaited.add(number)
-        self.open_calls[number] = self._actor.call(number, method, packed)
+        try:
+            self.open_calls[number] = self._actor.call(number, method, packed)
+        except BaseException as error:
+            # The actor would wait for this number for ever before it turns to a later one.
+            self._loss = self._loss or f"a call that was broken off ({type(error).__name__})"
+            raise
         return _Remote(self, number)
 
     def ask_health(self) -> PendingCall:
@@ -222,6 +232,8 @@ class DaskHandle:
                 self._answers.update((n, packed) for n, packed in answers if n in self._awaited)
             except LOST as error:
                 self._loss = (str(error).splitlines() or [""])[0] or type(error).__name__
+        if not self.open_calls and number in self._awaited and number not in self._answers:
+            self._loss = self._loss or "an answer that did not come"
         return number in self._answers or self.loss is not None
 
     def forget(self, number: int) -> None:
@@ -233,7 +245,13 @@ class DaskHandle:
         """Return the answer of a call, once; raise OSError where it can no longer come."""
         if number not in self._answers:
             raise OSError(self.loss or "no answer")
-        outcome: Outcome = unpack(self._answers.pop(number))
+        packed = self._answers.pop(number)
+        try:
+            outcome: Outcome = unpack(packed)
+        except Exception as error:  # whatever a class that came along does; the actor is well
+            fix = "return what can be unpacked here: numbers, arrays, classes that are installed"
+            got = f"a result that cannot be unpacked ({type(error).__name__}: {error})"
+            return Outcome(error=LearnerError(explain(f"learner at {self.where}", got=got, fix=fix)))
         return outcome
 
     @property

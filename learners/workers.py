@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from distributed import Client
@@ -15,6 +15,8 @@ from .config import LearnersConfig
 
 _LOOK_EVERY_SECONDS = 0.1
 _KILL_SECONDS = 10.0
+_ANSWER_SECONDS = 30.0
+"""In which a scheduler answers a question, even a busy one."""
 
 
 class WorkerPool:
@@ -44,7 +46,7 @@ class WorkerPool:
             and address not in taken
             and address not in self._given_up
         ]
-        busy = set(self.client.run_on_scheduler(_with_actors)) if usable else set()
+        busy = set(ask_scheduler(self.client, _with_actors)) if usable else set()
         return sorted(
             (address for address in usable if shared or address not in busy),
             key=lambda address: (address in busy, str(workers[address].get("name")), address),
@@ -102,18 +104,38 @@ class WorkerPool:
 
     def _workers(self) -> dict[str, Any]:
         """Return what the scheduler knows of its workers by address; raise LearnerLostError where it is gone."""
-        if self.client.status != "running":  # reconnecting would bring back no actor
-            raise scheduler_lost()
-        try:
-            workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
-        except (KeyError, OSError, RuntimeError, ValueError) as error:
-            raise scheduler_lost(error) from None
-        return workers
+        return workers_of(self.client)
+
+
+def workers_of(client: Client) -> dict[str, Any]:
+    """Return what the scheduler knows of its workers by address; raise LearnerLostError where it is gone."""
+    if client.status != "running":  # reconnecting would bring back no actor
+        raise scheduler_lost()
+    try:
+        # `client.scheduler_info` has no time limit.
+        client.sync(client._update_scheduler_info, n_workers=-1, callback_timeout=_ANSWER_SECONDS)
+        workers: dict[str, Any] = client._scheduler_identity["workers"]
+    except (KeyError, OSError, RuntimeError, ValueError) as error:
+        raise scheduler_lost(error) from None
+    return workers
+
+
+def ask_scheduler(client: Client, function: Callable[..., Any], **arguments: Any) -> Any:
+    """Call a function on the scheduler, which passes itself as dask_scheduler; LearnerLostError where it is gone."""
+    try:
+        # `client.run_on_scheduler` has no time limit.
+        return client.sync(client._run_on_scheduler, function, callback_timeout=_ANSWER_SECONDS, **arguments)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise scheduler_lost(error) from None
 
 
 def scheduler_lost(error: Exception | None = None) -> LearnerLostError:
     """Return the error for a scheduler that does not answer any more."""
-    got = "a lost connection" + (f" ({' '.join(str(error).split())})" if error is not None else "")
+    got = "a lost connection"
+    if isinstance(error, TimeoutError):
+        got = f"no answer in {_ANSWER_SECONDS:g} s"
+    elif error is not None:
+        got += f" ({' '.join(str(error).split())})"
     fix = "start it again, then run the same job again: it goes on from its last checkpoint"
     return LearnerLostError(explain("Dask scheduler", got=got, fix=fix))
 

@@ -211,7 +211,8 @@ class Bench:
         return found
 
     def end_process(self, handle: Any) -> None:
-        self.ended.append(handle.where)
+        if handle.where not in self.ended:
+            self.ended.append(handle.where)
         handle.loss = handle.loss or "killed"
 
 
