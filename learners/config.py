@@ -38,19 +38,19 @@ class LearnersConfig(BaseModel):
     transport: Literal["auto", "gloo", "nccl"] = "auto"
     """What carries the gradients; auto: nccl where every learner has a whole GPU, else gloo."""
     max_requests_in_flight_per_learner: int = Field(3, ge=1)
-    """Requests that a learner may have queued."""
+    """Update requests that a learner may have queued; asynchronous ones beyond that are dropped, on all learners."""
     startup_timeout_seconds: Seconds = 300
     """Bound on learners to be built and to join, and on the first step with its compilation."""
     workers_timeout_seconds: Seconds = 30
     """Bound on the wait for enough workers to be there."""
     collective_timeout_seconds: Seconds = 30
-    """Bound on one exchange of gradients."""
+    """Bound on one exchange of gradients; a learner that keeps the others waiting for so long is replaced."""
     data_timeout_seconds: Seconds = 120
     """Bound on waiting for one block of data."""
     health_timeout_seconds: Seconds = 30
     """A learner whose process answers no question for so long is given up and replaced."""
     replacement_timeout_seconds: Seconds = 60
-    """Bound on the wait for a worker in place of a lost one."""
+    """Bound on the wait for a worker in place of a lost one; then the run saves and ends, or see elastic."""
     elastic: bool = False
     """Go on with fewer learners where workers stay missing, and with more, up to num_learners, when workers come."""
     max_restarts: int = Field(20, ge=0)

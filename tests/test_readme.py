@@ -13,6 +13,7 @@ import torch
 
 from dask_rl import OfflineDataset, import_dataset, load_policy
 from dask_rl.learners.algorithms import registry
+from dask_rl.learners.config import LearnersConfig
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.views.cli import run
@@ -86,6 +87,14 @@ def test_the_job_is_a_job():
     job = parse_job(blocks("README.md", "yaml")[1])
     algorithms = {module_id: job.algorithm_of(module_id).name for module_id in job.datasets}
     assert (algorithms, job.evaluated_module()) == ({"cart": "bc", "arm": "iql"}, "cart")
+
+
+def test_the_limits_that_are_named_are_the_defaults():
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    limits = re.findall(r"`(\w+)` \((\d+)\)", page)
+    assert len(limits) >= 6
+    for name, value in limits:
+        assert LearnersConfig.model_fields[name].default == int(value), name
 
 
 @pytest.mark.parametrize("line", console("README.md", "dask-rl"))
