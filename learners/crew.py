@@ -277,11 +277,14 @@ class Crew:
         settings, now = self._settings, time.monotonic()
         if self._hiring is None or not settings.elastic or self.is_broken:
             return
+        is_due = now - self._recruited_at >= WATCH_EVERY_SECONDS
+        if is_due and self._recruits:
+            self._recruits = self._hiring.keep(self._recruits)
         missing = settings.num_learners - len(self) - len(self._recruits)
-        if missing > 0 and now - self._recruited_at >= WATCH_EVERY_SECONDS:
+        if is_due and (missing > 0 or self._recruits):
             self._recruited_at = now
             taken = {handle.where for handle in (*self.manager.handles, *self._recruits)}
-            self._recruits += self._hiring.submit(taken, missing)
+            self._recruits += self._hiring.submit(taken, missing) if missing > 0 else []
         if self._recruits and all(recruit.is_constructed for recruit in self._recruits):
             recruits, self._recruits = self._recruits, []
             self._take_in(self._hiring, recruits)

@@ -11,7 +11,7 @@ from dask_rl.storage.errors import LearnerError, LearnerLostError, WaitTimeoutEr
 from .config import LearnersConfig
 from .handles import ActorHandle, DaskHandle
 from .restarts import RestartBudget
-from .workers import WorkerPool
+from .workers import WorkerPool, workers_of
 
 Blueprint = Callable[[], Sequence[Any]]
 """Returns the arguments of a LearnerActor, as they are by then."""
@@ -61,6 +61,14 @@ class Hiring:
     def submit(self, taken: Collection[str], count: int) -> list[DaskHandle]:
         """Begin to start up to `count` actors on workers that are free now."""
         return [self._submit(address) for address in self._pool.free(taken)[:count]]
+
+    def keep(self, recruits: Sequence[DaskHandle]) -> list[DaskHandle]:
+        """Return those whose worker is there; let the others go: Dask would wait for their workers to come back."""
+        workers = workers_of(self._client)
+        for recruit in recruits:
+            if recruit.where not in workers:
+                recruit.release()
+        return [recruit for recruit in recruits if recruit.where in workers]
 
     def end_process(self, handle: ActorHandle) -> None:
         """Kill a lost learner's process where it is still there, and never use its worker again."""

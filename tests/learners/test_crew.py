@@ -1,5 +1,7 @@
 """Repair, with learners in this process that exchange for real."""
 
+import threading
+
 import numpy as np
 import pytest
 from crew_cases import Bench, ThreadHandle, admit, make_crew, wait_in_process
@@ -7,8 +9,9 @@ from learner_cases import weights
 
 from dask_rl.learners import manager
 from dask_rl.learners.dispatcher import Dispatcher
+from dask_rl.learners.health import HealthReport, HealthState
 from dask_rl.learners.learner import Learner
-from dask_rl.storage.errors import GroupLostError, PeersLostError
+from dask_rl.storage.errors import GroupLostError, PeersLostError, RestartLimitError
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +103,63 @@ def test_half_a_copy_is_nobodys_state(crew_of, after, monkeypatch):
     one, other = (weights(learner) for learner in learners_of(crew))
     assert all(np.array_equal(one[name], other[name]) for name in one)
     assert abs(float(learners_of(crew)[0].flat.data.mean()) - 0.5) < 0.01
+
+
+def test_a_new_start_survives_a_loss_on_the_way(crew_of):
+    crew, bench = crew_of(2, 4)
+    first = bench.spares[0]
+    build = first.actor.build
+
+    def dying():
+        first.actor.build = build
+        first.kill("killed while it starts")
+        return build()
+
+    first.actor.build = dying
+    crew.restart()
+    assert [handle.where for handle in crew.manager.handles] == ["place 4", "place 5"]
+    assert crew.num_restarts == 1
+    assert "place 2" in bench.ended
+    assert [event.name for event in crew.events] == ["restarted"]
+    dispatcher = Dispatcher(crew, crew._settings)
+    dispatcher.wait(admit(dispatcher, 1), 20)
+
+
+def test_a_new_start_that_fails_for_ever_ends(crew_of):
+    crew, bench = crew_of(1, 4, max_restarts=2)
+    for spare in bench.spares:
+        spare.kill("killed at once")
+    with pytest.raises(RestartLimitError, match="killed at once"):
+        crew.restart()
+
+
+def test_one_that_cannot_leave_is_replaced(crew_of):
+    crew, bench = crew_of(2, 1)
+
+    def cannot():
+        raise RuntimeError("no way out")
+
+    learners_of(crew)[1].leave = cannot
+    crew.is_broken = True
+    dispatcher = Dispatcher(crew, crew._settings)
+    dispatcher.wait(admit(dispatcher, 1), 20)
+    assert bench.ended == ["place 1"]
+    assert "no way out" in crew.events[0].details["cause"]
+
+
+def test_one_that_does_not_leave_in_time_is_lost(crew_of):
+    limits = ("startup", "data", "collective", "health")
+    crew, bench = crew_of(2, 1, **{f"{name}_timeout_seconds": 0.5 for name in limits})
+    never = threading.Event()
+    learners_of(crew)[1].leave = lambda: never.wait(60)
+    # It says that it does nothing, so that its state has no limit.
+    crew.manager.handles[1].actor.get_health = lambda: HealthReport(HealthState.READY, 0.0)
+    crew.is_broken = True
+    dispatcher = Dispatcher(crew, crew._settings)
+    dispatcher.make_whole()
+    never.set()
+    assert bench.ended[0] == "place 1"
+    assert "leaving: no answer in 2 s" in crew.events[0].details["cause"]
 
 
 def test_a_replacement_that_knows_nothing_does_not_carry_a_group_on(crew_of, monkeypatch):
