@@ -15,7 +15,7 @@ from .crew import Crew
 from .dispatcher import Dispatcher
 from .events import GroupEvent
 from .handles import LOST
-from .inputs import RowCount
+from .inputs import RowCount, settled_count
 from .learner import Learner
 from .manager import ActorManager, CallResult, values
 from .module import MultiRLModuleSpec
@@ -198,7 +198,7 @@ class GroupState(Checkpointable):
 
     def _count_dropped_rows(self) -> int:
         timeout = self.config.learners.data_timeout_seconds
-        counts = [count if isinstance(count, int) else count.result(timeout) for count in self._dropped_rows]
+        counts = [settled_count(count, timeout) for count in self._dropped_rows]
         self._dropped_rows[:] = [sum(counts)]
         return sum(counts)
 

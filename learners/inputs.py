@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from distributed import Future
 
-from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
 
 from .batch import Batch, MultiBatch, as_multi_batch, num_rows
 from .config import LearnerGroupConfig
@@ -133,6 +133,24 @@ def _count_later(futures: Sequence[Future], of_episodes: bool) -> Future:
     client = futures[0].client
     count = _count_steps if of_episodes else _count_batch
     return client.submit(sum, [client.submit(count, future, pure=False) for future in futures], pure=False)
+
+
+def settled_count(count: RowCount, timeout: float) -> int:
+    """Return a number of rows; 0 where the data have failed, so that nobody could have trained on them.
+
+    Raises:
+        WaitTimeoutError: the data are not there in `timeout` seconds.
+    """
+    if isinstance(count, int):
+        return count
+    try:
+        failed = count.exception(timeout) is not None
+        return 0 if failed else int(count.result(timeout))
+    except TimeoutError:
+        fix = "look at the task on the dashboard, or raise learners.data_timeout_seconds"
+        raise WaitTimeoutError(
+            explain("rows of dropped requests", got=f"no number in {timeout:g} s", fix=fix)
+        ) from None
 
 
 def _count_steps(episodes: Iterable[AnyEpisode]) -> int:

@@ -2,12 +2,22 @@
 
 import pytest
 import torch
+from distributed import Client, Event
 from group_cases import Sharded, group_config, make_episode, make_multi_agent_episode, rows_of
 from learner_cases import ShardedSource
 
-from dask_rl.learners.inputs import EpisodeBatches, Passes, are_futures, batch_input, episode_input, iterator_input
+from dask_rl.learners.inputs import (
+    EpisodeBatches,
+    Passes,
+    are_futures,
+    batch_input,
+    episode_input,
+    future_input,
+    iterator_input,
+    settled_count,
+)
 from dask_rl.learners.iterator import Iterables
-from dask_rl.storage.errors import ConfigError
+from dask_rl.storage.errors import ConfigError, WaitTimeoutError
 
 CONFIG = group_config(2)
 
@@ -89,6 +99,41 @@ def test_episode_batches_begin_anew_and_take_single_episodes_or_lists():
     for _ in range(2):
         assert [len(batch["default_module"]["rewards"]) for batch in batches] == [3, 6]
     assert next(iter(batches))["default_module"]["observations"].dtype == torch.float64
+
+
+@pytest.fixture(scope="module")
+def client():
+    options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with Client(set_as_default=False, **options) as client:
+        yield client
+
+
+def test_futures_of_batches_are_one_each_and_of_episodes_are_shared_out(client):
+    futures = [client.submit(rows_of, rows) for rows in (2, 3)]
+    given = future_input(futures, Passes(num_epochs=2, minibatch_size=4, shuffle=True), 2, of_episodes=False)
+    assert [share["future_keys"] for share in given.shares(2)] == [(future.key,) for future in futures]
+    assert [share["num_minibatches"] for share in given.shares(2)] == [None, None]
+    assert [(share["num_epochs"], share["minibatch_size"]) for share in given.shares(2)] == [(2, 4)] * 2
+    assert settled_count(given.count_rows(), 20) == 5
+    with pytest.raises(ConfigError, match="futures of batches: got 2; allowed: 3, one per learner"):
+        given.shares(3)
+    lists = [client.submit(lambda seed: [make_episode(seed + 2, seed)], seed) for seed in range(3)]
+    given = future_input(lists, Passes(), 2, of_episodes=True)
+    assert [share["future_keys"] for share in given.shares(2)] == [(lists[0].key, lists[1].key), (lists[2].key,)]
+    assert all(share["futures_are_episodes"] for share in given.shares(2))
+    assert settled_count(given.count_rows(), 20) == 2 + 3 + 4
+    assert are_futures(lists)
+
+
+def test_rows_of_data_that_failed_or_are_late(client):
+    assert settled_count(7, 0) == 7
+    assert settled_count(client.submit(lambda: 1 / 0), 20) == 0
+    go_on = Event("go on", client=client)
+    late = client.submit(lambda event: event.wait(20), go_on)
+    with pytest.raises(WaitTimeoutError, match=r"rows of dropped requests: got no number in 0\.1 s"):
+        settled_count(late, 0.1)
+    go_on.set()
+    late.result(20)
 
 
 def test_only_a_list_of_futures_is_one():
