@@ -1,12 +1,12 @@
 """A user's own algorithm trains on learner processes, outlives one of them, is saved and restored."""
 
+import importlib
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-import own_algorithm
 import pytest
 from faults import pid_of, send_signal
 from group_cases import SPEC, assert_learners_agree, flat, group_config, rows_of
@@ -16,7 +16,7 @@ from dask_rl.learners.group import LearnerGroup
 from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
 
 NUM_CALLS = 6
-SOURCE = Path(own_algorithm.__file__)
+SOURCE = Path(__file__).parents[1] / "support" / "own_algorithm.py"
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +30,11 @@ def spare_worker():
 @pytest.fixture(scope="module")
 def kinds():
     """Names of the algorithm as workers can import it, and as a notebook defines it: in no module at all."""
-    code = SOURCE.read_text(encoding="utf-8").replace("own-importable", "own-notebook")
+    notebook = SOURCE.read_text(encoding="utf-8").replace("own-importable", "own-notebook")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
-        exec(compile(code, "<cell>", "exec"), {"__name__": "__main__"})
+        importlib.import_module("own_algorithm")  # here: other tests know the project's algorithms only
+        exec(compile(notebook, "<cell>", "exec"), {"__name__": "__main__"})
         yield ("own-importable", "own-notebook")
 
 
@@ -85,8 +86,8 @@ def test_a_module_with_an_algorithm_of_a_notebook_comes_to_a_group_that_runs(spa
         assert_learners_agree(group)
 
 
-def test_a_fresh_process_restores_it_where_it_is_imported_and_says_what_is_missing_where_not(tmp_path):
-    with LearnerGroup(group_config(0, settings("own-importable")), module_spec=SPEC) as group:
+def test_a_fresh_process_restores_it_where_it_is_imported_and_says_what_is_missing_where_not(kinds, tmp_path):
+    with LearnerGroup(group_config(0, settings(kinds[0])), module_spec=SPEC) as group:
         train(group, range(2))
         path = group.save_to_path(tmp_path / "saved")
         wanted = flat(group.get_weights())

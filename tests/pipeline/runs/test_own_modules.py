@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import own_algorithm
 import pytest
 import yaml
 
@@ -20,7 +19,8 @@ from dask_rl.pipeline.views.cli import run as run_command
 from dask_rl.storage.errors import ConfigError
 
 NAME = "own-of-a-job"
-CODE = Path(own_algorithm.__file__).read_text(encoding="utf-8").replace("own-importable", NAME)
+SUPPORT = Path(__file__).parents[2] / "support"
+CODE = (SUPPORT / "own_algorithm.py").read_text(encoding="utf-8").replace("own-importable", NAME)
 LEAVES_A_MARK = "import pathlib; pathlib.Path(__file__).with_suffix('.mark').touch()"
 
 
