@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import dask
 from distributed import CancelledError, Client, KilledWorker
 
+from dask_rl.learners.workers import workers_of
 from dask_rl.storage.errors import DaskRLError, WaitTimeoutError, explain
 
 RETRIES = 3
@@ -45,7 +46,7 @@ def map_in_order(
         yield from map(function, items)
         return
     remaining = iter(items)
-    ahead = max(1, _TASKS_AHEAD_PER_WORKER * len(client.scheduler_info(n_workers=-1)["workers"]))
+    ahead = max(1, _TASKS_AHEAD_PER_WORKER * len(workers_of(client)))
 
     def submit(item: Item) -> Any:
         # An argument stays with the scheduler and outlives any worker, as scattered data would not.
