@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from distributed import Future, get_client, get_worker
+from distributed import get_worker
 from distributed.protocol.pickle import dumps, loads
 
-from dask_rl.storage.errors import DaskRLError, LearnerError, WaitTimeoutError, explain
+from dask_rl.storage.errors import DaskRLError, LearnerError, explain
 
 from .activity import IDLE, WAITING_FOR_DATA
 from .algorithm import Algorithm
@@ -19,14 +19,13 @@ from .algorithms.registry import register_algorithm
 from .batch import as_multi_batch
 from .collective import ProcessGroup, Rendezvous, RendezvousStore, SingleProcess
 from .config import LearnerGroupConfig
+from .futures import fetch
 from .health import HealthReport, HealthState
 from .learner import Learner
 from .metrics import Result
 from .module import MultiRLModuleSpec
 from .request import Position, UpdateRequest
-from .workers import ask_scheduler, is_known
 
-_LOOK_EVERY_SECONDS = 0.01
 _STATES = {
     "idle": HealthState.READY,
     "waiting for data": HealthState.WAITING_FOR_DATA,
@@ -193,7 +192,11 @@ class LearnerActor:
             store=self._store,
         )
         collective.set_timeout(settings.startup_timeout_seconds)
-        self.learner.join(collective, source=membership.source, position=membership.position)
+        try:
+            self.learner.join(collective, source=membership.source, position=membership.position)
+        except BaseException:
+            collective.close()  # so that peers need not wait for the time-out
+            raise
 
     def run(self, request: UpdateRequest) -> Outcome:
         """Carry out an update request; the value is its Result."""
@@ -214,7 +217,7 @@ class LearnerActor:
         timeout = self._config.learners.data_timeout_seconds
         self.learner.activity.enter(WAITING_FOR_DATA)
         try:
-            values = [_fetch(key, timeout) for key in request.future_keys]
+            values = [fetch(key, timeout) for key in request.future_keys]
         finally:
             self.learner.activity.enter(IDLE)
         if request.futures_are_episodes:
@@ -274,21 +277,13 @@ class LearnerActor:
             self._call = None
 
 
-def _fetch(key: str, timeout: float) -> Any:
-    """Return the value of a Dask future of the driver's, which holds it meanwhile."""
-    client, deadline = get_client(), time.monotonic() + timeout
-    future: Any = Future(key, client)
-    try:
-        # What the driver tells the scheduler of its futures may come later than its calls of actors.
-        while not ask_scheduler(client, is_known, key=key):
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            time.sleep(_LOOK_EVERY_SECONDS)
-        # A future made of a key alone hears nothing of it until the scheduler knows that this client wants it.
-        client._send_to_scheduler({"op": "client-desires-keys", "keys": [key]})
-        return future.result(max(0.0, deadline - time.monotonic()))
-    except TimeoutError:
-        fix = "look at the task on the dashboard, or raise learners.data_timeout_seconds"
-        raise WaitTimeoutError(explain(f"future {key}", got=f"no value in {timeout:g} s", fix=fix)) from None
-    finally:
-        future.release()
+class RemoteLearnerActor(LearnerActor):
+    """A LearnerActor on a Dask worker.
+
+    What a worker cannot unpack, such as a class that it cannot import, fails here; among Dask's own messages it would
+    cost the worker its connection to the scheduler.
+    """
+
+    def __init__(self, arguments: bytes) -> None:
+        """Take the packed arguments of a LearnerActor."""
+        super().__init__(*unpack(arguments))

@@ -11,7 +11,7 @@ from distributed import CancelledError, Client
 
 from dask_rl.storage.errors import LearnerError, LearnerLostError, explain
 
-from .actor import LearnerActor, Outcome, pack, unpack
+from .actor import LearnerActor, Outcome, RemoteLearnerActor, pack, unpack
 from .workers import workers_of
 
 _LOOK_EVERY_SECONDS = 1.0
@@ -154,8 +154,8 @@ class DaskHandle:
         self.pid: int | None = None
         self.client = client
         self._future: Any = client.submit(
-            LearnerActor,
-            *arguments,
+            RemoteLearnerActor,
+            pack(tuple(arguments)),
             actor=True,
             pure=False,
             workers=[address],

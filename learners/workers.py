@@ -94,7 +94,7 @@ class WorkerPool:
         if address in self._given_up:
             return
         self._given_up.add(address)
-        if pid is None or address not in self._workers():
+        if address not in self._workers():
             return
         options = {"workers": [address], "nanny": True, "on_error": "ignore"}
         # Without a nanny, or out of reach, it lives on: it is not used again, and its generation is over.
@@ -149,5 +149,7 @@ def _with_actors(dask_scheduler: Any) -> list[str]:
     return [address for address, worker in dask_scheduler.workers.items() if worker.actors]
 
 
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+def _kill(pid: int | None, dask_worker: Any) -> None:
+    """Kill a nanny's worker; one that never told its process number may be only the one that is there now."""
+    if pid is not None or dask_worker.pid is not None:
+        os.kill(pid or dask_worker.pid, signal.SIGKILL)
