@@ -45,6 +45,8 @@ class Dispatcher:
         self._open: dict[int, Admitted] = {}
         self._sent: set[Hashable] = set()
         """Tags of calls that may be under way."""
+        self.num_lost = 0
+        """Requests that were given up because the group could not be mended."""
         self._ended: list[Admitted] = []
         self._is_excused = False
         """Whether an error of the application has broken the generation."""
@@ -150,13 +152,12 @@ class Dispatcher:
             self.drop_all()
             raise
 
-    def drop_all(self) -> list[Admitted]:
-        """Give up what is open; return it."""
-        dropped = list(self._open.values())
+    def drop_all(self) -> None:
+        """Give up what is open, and count it."""
+        self.num_lost += len(self._open)
         self._open.clear()
         self._crew.manager.forget(self._sent)
         self._sent.clear()
-        return dropped
 
     @property
     def _is_settled(self) -> bool:

@@ -189,6 +189,7 @@ class GroupState(Checkpointable):
             "num_healthy_learners": len(self.manager.healthy_actor_ids),
             "num_update_calls": self._num_requests,
             "num_requests_in_flight": self.dispatcher.num_open,
+            "num_lost_requests": self.dispatcher.num_lost,
             "num_dropped_requests": self._num_dropped_requests,
             "num_dropped_rows": self._count_dropped_rows(),
             "num_restarts": self.crew.num_restarts,

@@ -37,7 +37,8 @@ class GroupUpdates(GroupState):
         return_state: whether learner 0's result carries the updated modules' inference-only weights.
         async_update: do not wait. The request is sent if every learner has room for it
             (`learners.max_requests_in_flight_per_learner`), else to none, and its rows are counted as dropped. Returns
-            a list of lists: the results of the earlier asynchronous calls that are ready, an inner list for each.
+            a list of lists: the results of the earlier asynchronous calls that are ready, an inner list for each. An
+            error of one of them is raised, and the present call not sent.
         any other: passed on to the learners' hooks.
     """
 
@@ -183,8 +184,10 @@ class GroupUpdates(GroupState):
         if async_update and self.is_local:
             allowed = "learners on workers of their own (learners.num_learners of 1 or more)"
             raise ConfigError(explain("async_update", got="a local learner", allowed=allowed, fix="leave it out"))
+        ready: list[Results] = []
         if async_update:
             dispatcher.advance(0.0)
+            ready = dispatcher.collect()  # an earlier call's error: this one is not sent then
         dispatcher.make_whole()
         if not dispatcher.num_open:
             self.crew.grow()
@@ -192,12 +195,12 @@ class GroupUpdates(GroupState):
         if async_update and not dispatcher.has_room:
             self._num_dropped_requests += 1
             self._dropped_rows.append(given.count_rows())
-            return dispatcher.collect()
+            return ready
         common = {"timesteps": timesteps or {}, "kwargs": kwargs}
         entry = self._admit(given, common, return_state=return_state, is_async=async_update)
         self._iterables.taken += num_iters
         if async_update:
-            return dispatcher.collect()
+            return ready
         return dispatcher.wait(entry, self.config.learners.update_timeout_seconds)
 
     def _admit(self, given: UpdateInput, common: Mapping[str, Any], *, return_state: bool, is_async: bool) -> Admitted:

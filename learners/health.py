@@ -12,6 +12,7 @@ class HealthState(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
+    IN_FUNCTION = "running a function"
     UPDATING = "updating"
     WAITING_FOR_DATA = "waiting for data"
     IN_COLLECTIVE = "in collective"
@@ -54,7 +55,7 @@ class LearnerHealth:
 class HealthTable:
     """States, their time limits and their transitions, by actor id. Times are seconds of one monotonic clock.
 
-    starting → ready ⇄ updating ⇄ waiting for data, in collective; any of them → suspect → dead; suspect goes back
+    starting → ready ⇄ updating ⇄ waiting for data, in collective; ready ⇄ running a function; any of them → suspect → dead; suspect goes back
     where the learner answers. A dead one stays dead until another is started in its place.
     """
 
