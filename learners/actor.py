@@ -255,7 +255,9 @@ class LearnerActor:
             return HealthReport(HealthState.READY, 0.0, learner.step, learner.is_warm, self._last_error)
         activity = learner.activity
         state, since = HealthState.UPDATING, call[1]
-        if call[0] == "updating":
+        if call[0] == "running a function":
+            state = HealthState.IN_FUNCTION
+        elif call[0] == "updating":
             state, since = _STATES.get(activity.name, HealthState.UPDATING), max(since, activity.since)
         return HealthReport(state, now - since, learner.step, learner.is_warm, self._last_error)
 

@@ -1,17 +1,18 @@
 """Crew: the actors of a group's learners, the generations that they form, and their repair."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dask_rl.storage.errors import GroupLostError, LearnerError, LearnerLostError, WaitTimeoutError, explain
+from dask_rl.storage.errors import GroupLostError, LearnerLostError, WaitTimeoutError, explain
 
 from .actor import Membership
 from .config import LearnersConfig
 from .events import GroupEvent
-from .handles import ActorHandle, DaskHandle
+from .handles import ActorHandle
 from .hiring import Hiring
 from .manager import ActorManager, CallResult, is_application_error, values
+from .recruiting import Recruiting
 from .request import Position
 from .restarts import RestartBudget
 from .watch import WATCH_EVERY_SECONDS, Watch
@@ -37,8 +38,7 @@ class Crew:
         self._settings = settings
         self._hiring = hiring
         self._budget = RestartBudget(settings.max_restarts, settings.restart_window_seconds)
-        self._recruits: list[DaskHandle] = []
-        self._recruited_at = 0.0
+        self._recruiting = None if hiring is None else Recruiting(settings, hiring)
         self._mourned: set[str] = set()
         self._positions: dict[int, Position] = {}
         self._mended_at: int | None = None
@@ -48,6 +48,8 @@ class Crew:
         self.is_broken = False
         """Whether the ranks may disagree, so that they have to meet again before the next update."""
         self.events: list[GroupEvent] = []
+        self.on_event: Callable[[GroupEvent], None] = lambda event: None
+        """Told of every event at once."""
 
     def _enlist(self, handles: Sequence[ActorHandle]) -> None:
         self.manager = ActorManager(handles)
@@ -115,9 +117,8 @@ class Crew:
 
     def release(self) -> None:
         """Let all actors go."""
-        for recruit in self._recruits:
-            recruit.release()
-        self._recruits = []
+        if self._recruiting is not None:
+            self._recruiting.release()
         self.manager.release()
 
     def _require_hiring(self) -> Hiring:
@@ -254,9 +255,8 @@ class Crew:
             return dict(positions)
         handles = self.manager.handles
         taken = {handle.where for actor_id, handle in enumerate(handles) if actor_id not in lost}
-        for recruit in self._recruits:
-            recruit.release()
-        self._recruits = []
+        if self._recruiting is not None:
+            self._recruiting.release()
         fresh = iter(hiring.replacements(len(lost), taken, self._budget))
         ranks: list[tuple[ActorHandle, Position | None]] = []
         for actor_id, handle in enumerate(handles):
@@ -273,31 +273,11 @@ class Crew:
     # -- growth --------------------------------------------------------------------------------------------------
 
     def grow(self) -> None:
-        """Take in free workers up to the number of learners asked for; they start while the others go on."""
-        settings, now = self._settings, time.monotonic()
-        if self._hiring is None or not settings.elastic or self.is_broken:
+        """Take in workers that came free, up to the number of learners asked for, where the group is elastic."""
+        recruits = [] if self._recruiting is None or self.is_broken else self._recruiting.take(self.manager.handles)
+        if not recruits:
             return
-        is_due = now - self._recruited_at >= WATCH_EVERY_SECONDS
-        if is_due and self._recruits:
-            self._recruits = self._hiring.keep(self._recruits)
-        missing = settings.num_learners - len(self) - len(self._recruits)
-        if is_due and (missing > 0 or self._recruits):
-            self._recruited_at = now
-            taken = {handle.where for handle in (*self.manager.handles, *self._recruits)}
-            self._recruits += self._hiring.submit(taken, missing) if missing > 0 else []
-        if self._recruits and all(recruit.is_constructed for recruit in self._recruits):
-            recruits, self._recruits = self._recruits, []
-            self._take_in(self._hiring, recruits)
-
-    def _take_in(self, hiring: Hiring, recruits: Sequence[DaskHandle]) -> None:
         began = time.monotonic()
-        try:
-            for recruit in recruits:
-                hiring.await_start(recruit, began + self._settings.startup_timeout_seconds)
-        except (LearnerError, WaitTimeoutError):  # others may come
-            for recruit in recruits:
-                recruit.release()
-            return
         positions = self._leave()
         if self.manager.lost:
             for recruit in recruits:
@@ -309,7 +289,9 @@ class Crew:
             self._log("resized", **facts, seconds=time.monotonic() - began)
 
     def _log(self, name: str, **details: Any) -> None:
-        self.events.append(GroupEvent(name, time.time(), details))
+        event = GroupEvent(name, time.time(), details)
+        self.events.append(event)
+        self.on_event(event)
 
 
 def _most_advanced(positions: Mapping[int, Position]) -> int:

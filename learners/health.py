@@ -55,8 +55,9 @@ class LearnerHealth:
 class HealthTable:
     """States, their time limits and their transitions, by actor id. Times are seconds of one monotonic clock.
 
-    starting → ready ⇄ updating ⇄ waiting for data, in collective; ready ⇄ running a function; any of them → suspect → dead; suspect goes back
-    where the learner answers. A dead one stays dead until another is started in its place.
+    starting → ready ⇄ updating ⇄ waiting for data, in collective; ready ⇄ running a function; any of them → suspect →
+    dead; suspect goes back where the learner answers. A function takes the time that its caller gives it. A dead one
+    stays dead until another is started in its place.
     """
 
     def __init__(self, settings: LearnersConfig) -> None:

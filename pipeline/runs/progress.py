@@ -32,6 +32,10 @@ class Progress(Protocol):
         """Say how far it is, and numbers to show, such as loss."""
         ...
 
+    def note(self, text: str) -> None:
+        """Say something that is not the usual course."""
+        ...
+
 
 def make_progress(description: str, total: int | None, unit: str) -> Progress:
     """Return a bar where stderr is a terminal, else plain lines.
@@ -94,6 +98,9 @@ class _Bar:
             self._rich.update(self._task, total=total)
         self._rich.update(self._task, completed=done, values=text)
 
+    def note(self, text: str) -> None:
+        self._rich.console.print(text, markup=False, highlight=False)
+
 
 class _Lines:
     def __init__(
@@ -125,6 +132,9 @@ class _Lines:
         self._next_line = time.monotonic() + LINE_EVERY_SECONDS
         left = "" if not self._total or rate <= 0 else f"{(self._total - done) / rate:.0f} s left"
         self._line(done, values, ending=left)
+
+    def note(self, text: str) -> None:
+        self._write(f"{self._description}: {text}")
 
     def _line(self, done: int, values: Mapping[str, float], ending: str) -> None:
         of = f"/{self._total}" if self._total else ""

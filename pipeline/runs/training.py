@@ -82,6 +82,7 @@ class Training:
                 left know is saved before.
             LearnerError: an error of the algorithm or of the data.
         """
+        self._group.crew.on_event = lambda event: display.note(str(event))
         while True:
             try:
                 self._restore()

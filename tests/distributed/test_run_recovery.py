@@ -49,6 +49,8 @@ def test_a_run_goes_on_when_workers_are_killed_and_ends_with_the_same_bits(
     assert process.returncode == 0, stderr
     assert json.loads(stdout)["weights_hash"] == undisturbed_hash(num_learners)
     assert [event["name"] for event in events_of(job)] == names
+    assert "was lost (" in stderr
+    assert "learners go on after" in stderr or "new learners after" in stderr
 
 
 @pytest.mark.slow

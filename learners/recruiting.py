@@ -1,0 +1,57 @@
+"""Recruiting: actors that start on free workers while their group goes on, to be taken in by it."""
+
+import time
+from collections.abc import Sequence
+
+from dask_rl.storage.errors import LearnerError, WaitTimeoutError
+
+from .config import LearnersConfig
+from .handles import ActorHandle, DaskHandle
+from .hiring import Hiring
+
+_LOOK_EVERY_SECONDS = 1.0
+
+
+class Recruiting:
+    """The actors that an elastic group may grow by, up to the number of learners asked for."""
+
+    def __init__(self, settings: LearnersConfig, hiring: Hiring) -> None:
+        self._settings = settings
+        self._hiring = hiring
+        self._recruits: list[DaskHandle] = []
+        self._looked_at = 0.0
+
+    def take(self, members: Sequence[ActorHandle]) -> list[DaskHandle]:
+        """Return actors that are constructed by now, and begin to start those that are missing; does not wait.
+
+        Args:
+            members: the actors of the group.
+        """
+        if not self._settings.elastic:
+            return []
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_EVERY_SECONDS:
+            missing = self._settings.num_learners - len(members)
+            if missing or self._recruits:
+                self._looked_at = now
+                self._recruits = self._hiring.keep(self._recruits)
+                taken = {handle.where for handle in (*members, *self._recruits)}
+                self._recruits += self._hiring.submit(taken, max(0, missing - len(self._recruits)))
+        if not self._recruits or not all(recruit.is_constructed for recruit in self._recruits):
+            return []
+        recruits, self._recruits = self._recruits, []
+        return [recruit for recruit in recruits if self._is_there(recruit)]
+
+    def _is_there(self, recruit: DaskHandle) -> bool:
+        try:
+            self._hiring.await_start(recruit, time.monotonic() + self._settings.startup_timeout_seconds)
+        except (LearnerError, WaitTimeoutError):  # others may come
+            recruit.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let go of those that were not taken in."""
+        for recruit in self._recruits:
+            recruit.release()
+        self._recruits = []
