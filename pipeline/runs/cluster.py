@@ -31,8 +31,8 @@ _LEARNER_WORKERS = {
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
-    # Stacks are sampled every 10 ms by default, and learners would pay for it.
-    "distributed.worker.profile.interval": "100ms",
+    # Stacks are sampled every 10 ms by default, which learners would pay for, and kept: 50 KB a second.
+    "distributed.worker.profile.enabled": False,
     # Dask's 64 KiB makes glibc map and unmap every tensor above 128 KiB: fresh pages, at each step of a learner.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 256 * 2**20,
     "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 32 * 2**20,

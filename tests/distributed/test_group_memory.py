@@ -1,0 +1,64 @@
+"""Update calls leave no memory behind: neither here nor in the workers, however many there are."""
+
+import gc
+import itertools
+import os
+import statistics
+from collections.abc import Callable
+
+import psutil
+import pytest
+from faults import pid_of
+from group_cases import SPEC, group_config, rows_of
+
+from dask_rl.learners.group import LearnerGroup
+
+NUM_WARM_UP = 500
+NUM_CALLS = int(os.environ.get("DASK_RL_MEMORY_CALLS", "1500"))
+"""10,000 by DASK_RL_MEMORY_CALLS=10000, which take some minutes."""
+NUM_PARTS = 10
+LIMIT = 0.02
+
+
+def update(group: LearnerGroup, num_calls: int) -> None:
+    batch = rows_of(8)
+    for _ in range(num_calls):
+        group.update_from_batch(batch)
+
+
+def update_async(group: LearnerGroup, num_calls: int) -> None:
+    batch = rows_of(8)
+    results = 0
+    for _ in range(num_calls):
+        while not group.dispatcher.has_room:
+            group.dispatcher.advance(0.1)
+        results += len(group.update_from_batch(batch, async_update=True))
+    results += len(group.collect_async_results(60))
+    assert results == num_calls
+
+
+@pytest.mark.parametrize(
+    ("num_learners", "go_on"), [(0, update), (2, update), (2, update_async)], ids=["local", "two learners", "async"]
+)
+def test_memory_stays_as_it_is(cluster_client, num_learners: int, go_on: Callable[[LearnerGroup, int], None]):
+    with LearnerGroup(group_config(num_learners), module_spec=SPEC, client=cluster_client) as group:
+        pids = [os.getpid(), *(pid_of(group, rank) for rank in range(num_learners))]
+
+        def resident() -> list[int]:
+            gc.collect()
+            cluster_client.run(gc.collect)
+            return [psutil.Process(pid).memory_info().rss for pid in pids]
+
+        go_on(group, NUM_WARM_UP)
+        sizes = [resident()]
+        for _ in range(NUM_PARTS):
+            go_on(group, NUM_CALLS // NUM_PARTS)
+            sizes.append(resident())
+    # What comes once is no leak: the median of the parts tells what each call leaves.
+    steady = [
+        statistics.median(after - before for before, after in itertools.pairwise(of_one)) * NUM_PARTS / NUM_CALLS
+        for of_one in zip(*sizes, strict=True)
+    ]
+    growth = [10_000 * each / first for each, first in zip(steady, sizes[0], strict=True)]
+    print("growth over 10,000 calls:", ", ".join(f"{each:.2%}" for each in growth))
+    assert max(growth) < LIMIT
