@@ -60,6 +60,9 @@ def test_a_running_job_listens_on_loopback_only(continuous_dataset, tmp_path, se
         def update(self, done, total=None, **values):
             seen.update(opened.now())
 
+        def note(self, text):
+            pass
+
     job = {
         "dataset": str(continuous_dataset),
         "algorithm": {"name": "bc", "hidden_sizes": [8]},

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from dask_rl.pipeline.runs import train as training
+from dask_rl.pipeline.runs import training as running
 from dask_rl.pipeline.runs.evaluate import EvaluationResult
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
@@ -41,8 +42,11 @@ def test_progress_shows_the_loss_and_from_the_first_evaluation_on_the_return(mak
         def update(self, done, total=None, **values):
             seen.append((done, *values))
 
+        def note(self, text):
+            pass
+
     monkeypatch.setattr(training, "check_environment", lambda *_: None)
-    monkeypatch.setattr(training, "evaluate", lambda *_, **__: EvaluationResult("Pendulum-v1", (-1.0,), (1,), None))
+    monkeypatch.setattr(running, "evaluate", lambda *_, **__: EvaluationResult("Pendulum-v1", (-1.0,), (1,), None))
     evaluation = {"environment": "Pendulum-v1", "every_steps": 2}
     train(make_job(evaluation=evaluation, num_steps=3), progress=lambda *_: Recorder())
     with_return = ("loss", "return")
@@ -125,7 +129,7 @@ def test_an_evaluation_that_fails_loses_no_step_and_is_made_up_for(make_job, mon
         return EvaluationResult("Pendulum-v1", (-1.0,), (1,), None)
 
     monkeypatch.setattr(training, "check_environment", lambda *_: None)
-    monkeypatch.setattr(training, "evaluate", fail_once)
+    monkeypatch.setattr(running, "evaluate", fail_once)
     job = make_job(evaluation={"environment": "Pendulum-v1", "every_steps": every_steps})
     with pytest.raises(ConfigError, match="crashed"):
         train(job)
