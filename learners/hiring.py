@@ -9,7 +9,8 @@ from distributed import CancelledError, Client, KilledWorker
 from dask_rl.storage.errors import LearnerError, LearnerLostError, WaitTimeoutError, WorkersMissingError, explain
 
 from .config import LearnersConfig
-from .handles import ActorHandle, DaskHandle
+from .dask_handle import DaskHandle
+from .handles import ActorHandle
 from .restarts import RestartBudget
 from .workers import WorkerPool, workers_of
 

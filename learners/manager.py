@@ -8,7 +8,8 @@ from typing import Any
 
 from dask_rl.storage.errors import LearnerLostError, PeersLostError, WaitTimeoutError, explain
 
-from .handles import LOST, ActorHandle, PendingCall, wait_any
+from .dask_handle import wait_any
+from .handles import LOST, ActorHandle, PendingCall
 
 
 @dataclass(frozen=True)

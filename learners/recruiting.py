@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dask_rl.storage.errors import LearnerError, WaitTimeoutError
 
 from .config import LearnersConfig
-from .handles import ActorHandle, DaskHandle
+from .dask_handle import DaskHandle
+from .handles import ActorHandle
 from .hiring import Hiring
 
 _LOOK_EVERY_SECONDS = 1.0

@@ -253,16 +253,6 @@ def parse_job(text: str, overrides: Iterable[str] = (), source: str = "job", *, 
     return validate(TrainJob, values)
 
 
-def job_differences(before: TrainJob, after: TrainJob) -> list[str]:
-    """Return `key: before → after` for every setting that differs."""
-    old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
-    return [
-        f"{key}: {old.get(key, 'unset')} → {new.get(key, 'unset')}"
-        for key in [*old, *(key for key in new if key not in old)]
-        if old.get(key, "unset") != new.get(key, "unset")
-    ]
-
-
 def _override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
@@ -292,13 +282,3 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(explain(source, got="YAML nested too deeply", allowed="a job", fix="correct it")) from None
     except yaml.YAMLError as error:
         raise ConfigError(explain(source, got=" ".join(str(error).split()), allowed="YAML", fix="correct it")) from None
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

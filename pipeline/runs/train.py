@@ -15,7 +15,8 @@ from dask_rl.storage.errors import ConfigError, RunStateError, explain
 
 from .cluster import open_cluster
 from .environments import check_environment
-from .job import TrainJob, job_differences, load_job
+from .job import TrainJob, load_job
+from .job_differences import job_differences
 from .progress import Progress, no_progress
 from .run_directory import RunDirectory, damaged, write_atomic
 from .stop_request import StopRequest

@@ -13,8 +13,8 @@ from worker_code import open_files
 from dask_rl.learners.algorithms import registry
 from dask_rl.learners.algorithms.bc import BC, BCConfig
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
+from dask_rl.learners.dask_handle import DaskHandle
 from dask_rl.learners.group import LearnerGroup
-from dask_rl.learners.handles import DaskHandle
 from dask_rl.learners.module import RLModuleSpec
 from dask_rl.learners.workers import WorkerPool
 from dask_rl.storage.checkpoint import save_checkpoint

@@ -3,7 +3,8 @@
 import pytest
 import yaml
 
-from dask_rl.pipeline.runs.job import TrainJob, job_differences, load_job, parse_job
+from dask_rl.pipeline.runs.job import TrainJob, load_job, parse_job
+from dask_rl.pipeline.runs.job_differences import job_differences
 from dask_rl.storage.errors import ConfigError
 
 JOB = """

@@ -9,7 +9,7 @@ from learner_cases import make_learner
 
 from dask_rl.learners import workers
 from dask_rl.learners.config import LearnersConfig
-from dask_rl.learners.handles import DaskHandle
+from dask_rl.learners.dask_handle import DaskHandle
 from dask_rl.learners.hiring import Hiring
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.manager import ActorManager
