@@ -89,23 +89,34 @@ class Crew:
     # -- meeting -------------------------------------------------------------------------------------------------
 
     def meet_first(self) -> None:
-        """Build all learners and have them meet; raises what keeps one of them from it."""
-        self._build(range(len(self)))
-        self._meet({})
+        """Build all learners and have them meet; one whose process dies meanwhile is replaced.
+
+        Raises:
+            WaitTimeoutError, LearnerError: a learner does not come up.
+            RestartLimitError: one after the other dies.
+        """
+        while True:
+            try:
+                self._build(range(len(self)))
+                self._meet({})
+                return
+            except (LearnerLostError, WaitTimeoutError):
+                if not self.manager.lost or self._hiring is None:
+                    raise
+                self._mourn(self.end_lost())
+                self._enlist_anew(self._hiring)
 
     def restart(self) -> None:
         """Begin anew with other actors, which know nothing: after a loss that nobody survived."""
-        began, hiring = time.monotonic(), self._require_hiring()
-        while True:
-            self.release()
-            self._enlist(hiring.replacements(max(1, self._settings.num_learners), (), self._budget))
-            try:
-                self.meet_first()
-                break
-            except (LearnerLostError, WaitTimeoutError) as error:
-                self._budget.spend(1, time.monotonic(), str(error))
-                self.end_lost()
+        began = time.monotonic()
+        self._enlist_anew(self._require_hiring())
+        self.meet_first()
         self._log("restarted", num_learners=len(self), seconds=time.monotonic() - began)
+
+    def _enlist_anew(self, hiring: Hiring) -> None:
+        self.release()
+        self._positions = {}
+        self._enlist(hiring.replacements(max(1, self._settings.num_learners), (), self._budget))
 
     def close(self, timeout: float) -> None:
         """Have the learners end; those that do not in time lose their process."""

@@ -183,6 +183,13 @@ class Dispatcher:
         self._crew.manager.submit("run", [(request,) for request in requests], tag=entry.number, stage="updating")
 
     def _take_in(self, timeout: float) -> None:
+        try:
+            self._take_results(timeout)
+        except BaseException:  # an interrupt: an answer may be lost, and is asked for again
+            self._crew.is_broken = True
+            raise
+
+    def _take_results(self, timeout: float) -> None:
         for result in self._crew.manager.ready(self._sent, timeout=timeout):
             entry = self._open.get(result.tag) if isinstance(result.tag, int) else None
             if result.error is not None:

@@ -15,6 +15,7 @@ from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, ex
 from .actor import LearnerActor
 from .agreement import ShouldBeUpdated
 from .algorithms.registry import parse_algorithm
+from .checkpointable import State, to_arrays
 from .config import LearnerGroupConfig
 from .crew import Crew
 from .dispatcher import Dispatcher
@@ -121,6 +122,17 @@ class LearnerGroup(GroupModules):
         self.crew  # noqa: B018 - raises
         return self._dispatcher
 
+    def get_surviving_state(self) -> State:
+        """Return the state as a learner that is left knows it, without any repair: after an error of `update_…`.
+
+        Raises:
+            LearnerLostError: nobody is left.
+        """
+        timeout, arguments = self.config.learners.update_timeout_seconds, [(_read_state, {})]
+        holder, stage = self.crew.holder, "reading state"
+        [result] = self.crew.call("apply", arguments, timeout=timeout, stage=stage, actor_ids=[holder])
+        return {"learner": result.get()}
+
     def restart(self) -> None:
         """Begin anew with other learners and initial weights, after a GroupLostError; set a saved state then."""
         self.dispatcher.drop_all()
@@ -186,6 +198,11 @@ class LearnerGroup(GroupModules):
         if getattr(self, "_crew", None) is not None:
             with contextlib.suppress(DaskRLError, *LOST):
                 self.shutdown()
+
+
+def _read_state(learner: Learner) -> State:
+    state: State = to_arrays(learner.get_state())
+    return state
 
 
 def _refuse_a_crowd(num_learners: int) -> None:

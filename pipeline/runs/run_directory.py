@@ -121,9 +121,9 @@ class RunDirectory:
         return [row for row in rows if kind is None or row["kind"] == kind]
 
     def cut_after(self, step: int) -> int:
-        """Drop the rows beyond `step` (and a torn last line); return how many rows went."""
+        """Drop the rows beyond `step` (and a torn last line) but events, which did happen; return how many went."""
         rows = self.rows()
-        kept = [row for row in rows if row["step"] <= step]
+        kept = [row for row in rows if row["step"] <= step or row["kind"] == "event"]
         if self.metrics_file.exists():
             write_atomic(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
         return len(rows) - len(kept)

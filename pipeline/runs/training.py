@@ -17,10 +17,10 @@ from dask_rl.learners.saved_module import reading
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import (
     CheckpointError,
+    DaskRLError,
     GroupLostError,
-    LearnerLostError,
-    RestartLimitError,
-    WorkersMissingError,
+    LearnerError,
+    WaitTimeoutError,
     explain,
 )
 
@@ -35,6 +35,8 @@ from .training_data import TrainingData
 
 MIN_STEPS_PER_CALL, MAX_STEPS_PER_CALL = 25, 200
 """Bounds how long a stop signal and the progress bar wait."""
+MAX_LOSSES_PER_CHECKPOINT = 3
+"""How often all learners may be lost before the next checkpoint; slower than learners.max_restarts counts."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ class Training:
         self._step = 0
         self._saved_step = -1
         self._num_logged_events = 0
+        self._lost_after = -1
+        """The checkpoint after which all learners were lost."""
+        self._num_losses = 0
+        """How often that befell them."""
         self._score: float | None = None
         self._every = min(max(MIN_STEPS_PER_CALL, job.num_steps // 100), MAX_STEPS_PER_CALL)
 
@@ -78,24 +84,39 @@ class Training:
         """Restore, train, evaluate, save.
 
         Raises:
-            WorkersMissingError, RestartLimitError: learners were lost and could not be replaced; what those that are
-                left know is saved before.
-            LearnerError: an error of the algorithm or of the data.
+            WorkersMissingError, RestartLimitError: learners were lost and could not be replaced.
+            GroupLostError: all of them were lost, again and again before the next checkpoint.
+            DaskRLError: an error of the algorithm or of the data. In each case what the learners that are left know
+                is saved before.
         """
         self._group.crew.on_event = lambda event: display.note(str(event))
         while True:
             try:
-                self._restore()
-                while self._step < self._job.num_steps and not request.requested:
-                    self._turn(display)
-                if self._saved_step != self._step:
-                    self._save(None)
-                return self._result(interrupted=self._step < self._job.num_steps)
-            except GroupLostError:
-                self._group.restart()  # and again from the last checkpoint
-            except (WorkersMissingError, RestartLimitError):
+                return self._go_on(request, display)
+            except GroupLostError as error:
+                self._begin_again(error)
+            except DaskRLError:
                 self._save_what_is_left()
                 raise
+            finally:
+                self._log_events()
+
+    def _go_on(self, request: StopRequest, display: Progress) -> TrainResult:
+        """Train on from the last checkpoint."""
+        self._restore()
+        while self._step < self._job.num_steps and not request.requested:
+            self._turn(display)
+        if self._saved_step != self._step:
+            self._save(None)
+        return self._result(interrupted=self._step < self._job.num_steps)
+
+    def _begin_again(self, loss: GroupLostError) -> None:
+        """Start other learners after a loss that nobody survived, or raise that loss."""
+        self._num_losses = self._num_losses + 1 if self._lost_after == self._saved_step else 1
+        self._lost_after = self._saved_step
+        if self._num_losses > MAX_LOSSES_PER_CHECKPOINT:
+            raise loss
+        self._group.restart()
 
     def _turn(self, display: Progress) -> None:
         metrics = self._advance()
@@ -108,12 +129,11 @@ class Training:
 
     def _save_what_is_left(self) -> None:
         """Save the state of the learners that are left, which may stand in the middle of a call."""
-        with contextlib.suppress(LearnerLostError):  # nobody: the last checkpoint stands
-            state = self._group.get_state()
+        with contextlib.suppress(LearnerError, WaitTimeoutError):  # nobody: the last checkpoint stands
+            state = self._group.get_surviving_state()
             self._step = int(state["learner"]["counters"]["step"])
             if self._step > self._saved_step:
                 self._save(None, state)
-        self._log_events()
 
     def _log_events(self) -> None:
         """Record what befell the group since the last time."""
@@ -131,17 +151,16 @@ class Training:
             self._step, self._saved_step = 0, -1
             self._run.cut_after(-1)
             self._run.append("dataset", 0, self._data.facts)
-            self._log_events()
             return
         state, metadata = self._store.load()
         with reading(self._store.directory):
             self._refuse_other_data(by_module(metadata["content_hash"], self._data.modules))
             step = int(metadata["step"])
+            _check_iterators(state, step)
         self._group.set_state(state)
         self._step = self._saved_step = step
         self._run.cut_after(self._step)
         self._run.append("event", self._step, {"name": "resumed"})
-        self._log_events()
         if self._evaluation_is_due and metadata.get("score") is None:
             self._evaluate()
 
@@ -218,6 +237,14 @@ class Training:
         if not interrupted:
             write_atomic(self._run.result_file, json.dumps({**asdict(result), "run": str(self._run.path)}))
         return result
+
+
+def _check_iterators(state: State, step: int) -> None:
+    """Refuse a checkpoint whose data are not where its weights are."""
+    found = {key: iterator["step"] for key, iterator in state["learner"]["iterators"].items()}
+    if any(position != step for position in found.values()) or (step and not found):
+        fix = "delete this checkpoint: the run goes on from the one before"
+        raise CheckpointError(explain("iterators", got=found, allowed=f"all at step {step}", fix=fix))
 
 
 def _due(step: int, period: int | None) -> bool:

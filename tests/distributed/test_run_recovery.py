@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -34,8 +35,8 @@ def events_of(job) -> list[dict]:
     ("num_learners", "num_killed", "names"),
     [
         (2, 1, ["learner_lost", "rejoined"]),
-        (2, 2, ["resumed", "learner_lost", "learner_lost", "restarted"]),
-        (1, 1, ["resumed", "learner_lost", "restarted"]),
+        (2, 2, ["learner_lost", "learner_lost", "restarted", "resumed"]),
+        (1, 1, ["learner_lost", "restarted", "resumed"]),
     ],
 )
 def test_a_run_goes_on_when_workers_are_killed_and_ends_with_the_same_bits(
@@ -76,6 +77,22 @@ def test_with_a_worker_missing_for_good_it_saves_the_step_it_was_at_and_the_same
     assert 75 <= saved < NUM_STEPS
     start_worker()
     assert run_to_end(job)["weights_hash"] == undisturbed_hash(2)
+
+
+@pytest.mark.slow
+def test_a_loss_that_ends_its_process_every_time_ends_the_run_and_names_the_cause(tmp_path, continuous_dataset):
+    learners = {"num_learners": 1, "compile": "off", "restart_window_seconds": 0.1}  # slower than that
+    settings = {"algorithm": {"name": "deadly", "hidden_sizes": [8]}, "imports": ["deadly_algorithm"]}
+    job = write_job(tmp_path / "run", continuous_dataset, 1, learners=learners, checkpoint={}, **settings)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+    run = subprocess.run(
+        command(job), capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, env=environment
+    )
+    assert run.returncode == 1
+    [error] = [line for line in run.stderr.splitlines() if line.startswith("error:")]
+    assert "nobody left (learner 0: Unable to contact Actor's worker)" in error
+    names = [event["name"] for event in events_of(job)]
+    assert names == ["learner_lost", "restarted"] * 3 + ["learner_lost"]
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ def test_a_new_start_survives_a_loss_on_the_way(crew_of):
     assert [handle.where for handle in crew.manager.handles] == ["place 4", "place 5"]
     assert crew.num_restarts == 1
     assert "place 2" in bench.ended
-    assert [event.name for event in crew.events] == ["restarted"]
+    assert [event.name for event in crew.events] == ["learner_lost", "restarted"]
     dispatcher = Dispatcher(crew, crew._settings)
     dispatcher.wait(admit(dispatcher, 1), 20)
 

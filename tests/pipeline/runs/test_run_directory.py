@@ -69,6 +69,14 @@ def test_cutting_drops_later_rows_and_a_torn_last_line(run):
     assert [row["step"] for row in run.rows()] == [10, 20, 25]
 
 
+def test_cutting_keeps_events_they_did_happen(run):
+    run.append("train", 10, {})
+    run.append("event", 30, {"name": "learner_lost"})
+    run.append("train", 30, {})
+    assert run.cut_after(20) == 1
+    assert [row["kind"] for row in run.rows()] == ["train", "event"]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dask_rl.learners.learner import Learner
 from dask_rl.pipeline.runs import train as training
 from dask_rl.pipeline.runs import training as running
 from dask_rl.pipeline.runs.evaluate import EvaluationResult
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.train import train
-from dask_rl.storage.errors import CheckpointError, ConfigError, RunStateError
+from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.errors import CheckpointError, ConfigError, LearnerError, RunStateError
 
 
 @pytest.fixture
@@ -109,6 +111,38 @@ def test_a_damaged_checkpoint_is_removed_and_the_run_goes_on_from_the_one_before
         train(job)
     (latest / "metadata.json").unlink()  # a removal that was killed half-way
     assert train(job).weights_hash == done.weights_hash
+
+
+def test_an_error_of_the_algorithm_saves_the_steps_before_it(make_job, monkeypatch):
+    job = make_job()
+    compute, wanted = Learner.compute_gradients, train(make_job(run=f"{job.run}-undisturbed")).weights_hash
+
+    def fail_at_4(learner, *arguments):
+        if learner.step == 4:
+            raise ZeroDivisionError("on purpose")
+        return compute(learner, *arguments)
+
+    monkeypatch.setattr(Learner, "compute_gradients", fail_at_4)
+    with pytest.raises(LearnerError, match="ZeroDivisionError: on purpose"):
+        train(job)
+    assert (Path(job.run) / "checkpoints/latest").read_text().strip() == f"step-{4:012d}"
+    monkeypatch.setattr(Learner, "compute_gradients", compute)
+    assert train(job).weights_hash == wanted
+
+
+@pytest.mark.parametrize("iterators", [{}, {"train": {"step": 3}}])
+def test_a_checkpoint_whose_data_are_elsewhere_than_its_weights_is_refused(make_job, iterators):
+    job = make_job()
+    done = train(job)
+    (done.run / "result.json").unlink()
+    store = CheckpointStore(done.run / "checkpoints")
+    state, metadata = store.load()
+    for key, changes in iterators.items():
+        state["learner"]["iterators"][key] |= changes
+    state["learner"]["iterators"] = {key: state["learner"]["iterators"][key] for key in iterators}
+    store.save(6, state, metadata)
+    with pytest.raises(CheckpointError, match=r"iterators: got .*; allowed: all at step 6; delete this"):
+        train(job)
 
 
 def test_a_complete_run_may_be_asked_for_while_another_process_asks_too(make_job):
