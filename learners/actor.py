@@ -3,7 +3,7 @@
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from dask_rl.storage.errors import DaskRLError, LearnerError, explain
 from .activity import IDLE, WAITING_FOR_DATA
 from .algorithm import Algorithm
 from .algorithms.registry import register_algorithm
-from .batch import as_multi_batch
+from .batch import ModuleID, as_multi_batch
 from .collective import ProcessGroup, Rendezvous, RendezvousStore, SingleProcess
 from .config import LearnerGroupConfig
 from .futures import fetch
@@ -86,13 +86,9 @@ class LearnerActor:
         learner_class: type[Learner] = Learner,
         options: Mapping[str, Any] | None = None,
         algorithm_classes: Iterable[type[Algorithm[Any]]] = (),
+        states: Mapping[ModuleID, Any] | None = None,
     ) -> None:
-        for algorithm in algorithm_classes:  # a user's own may have come by value, from a notebook
-            register_algorithm(algorithm)
-        self._config = config
-        self._module_spec = module_spec
-        self._learner_class = learner_class
-        self._options = dict(options or {})
+        self._take_blueprint(config, module_spec, learner_class, options, algorithm_classes, states)
         self._learner: Learner | None = None
         self._store: RendezvousStore | None = None
         self._inbox: dict[int, tuple[str, bytes]] = {}
@@ -100,6 +96,24 @@ class LearnerActor:
         self._rank = -1
         self._last_error: str | None = None
         self._call: tuple[str, float] | None = None
+
+    def _take_blueprint(
+        self,
+        config: LearnerGroupConfig,
+        module_spec: MultiRLModuleSpec,
+        learner_class: type[Learner],
+        options: Mapping[str, Any] | None,
+        algorithm_classes: Iterable[type[Algorithm[Any]]],
+        states: Mapping[ModuleID, Any] | None = None,
+    ) -> None:
+        """Follow what learners are made of by now; `states` are the weights that modules come with."""
+        for algorithm in algorithm_classes:  # a user's own may have come by value, from a notebook
+            register_algorithm(algorithm)
+        self._config = config
+        self._module_spec = module_spec
+        self._learner_class = learner_class
+        self._options = dict(options or {})
+        self._states = dict(states or {})
 
     @property
     def learner(self) -> Learner:
@@ -134,11 +148,26 @@ class LearnerActor:
         packed = self._guarded("packing a result", pack, outcome)
         return pack(packed) if packed.error is not None else bytes(packed.value)
 
-    def build(self) -> Outcome:
-        """Set threads and device, build the learner; the value says where it runs."""
-        return self._guarded("building", self._build)
+    def build(self, blueprint: Sequence[Any] | None = None, *, is_new: bool = True) -> Outcome:
+        """Build the learner, or bring the one that is there to other modules; the value says where it runs.
 
-    def _build(self) -> dict[str, Any]:
+        Args:
+            blueprint: arguments of a LearnerActor, as they are by now; None: those that it was constructed with.
+            is_new: False keeps a learner that knows the state, and gives it the blueprint's modules.
+        """
+        return self._guarded("building", self._build, blueprint, is_new)
+
+    def _build(self, blueprint: Sequence[Any] | None, is_new: bool) -> dict[str, Any]:
+        if blueprint is not None:
+            self._take_blueprint(*blueprint)
+        if is_new or self._learner is None or not self._learner.knows_state:
+            self._build_anew()
+        else:
+            self._learner.set_modules(self._config, self._module_spec, self._states, **self._options)
+        return {"pid": os.getpid(), "device": str(self.learner.device), "threads": torch.get_num_threads()}
+
+    def _build_anew(self) -> None:
+        """Set threads and device, build a learner."""
         threads = self._config.learners.num_threads_per_learner
         if isinstance(threads, int):
             torch.set_num_threads(threads)
@@ -147,7 +176,6 @@ class LearnerActor:
         device = torch.device("cuda:0" if self._config.learners.num_gpus_per_learner > 0 else "cpu")
         self._learner = self._learner_class(self._config, self._module_spec, device=device, **self._options)
         self._learner.build()
-        return {"pid": os.getpid(), "device": str(device), "threads": torch.get_num_threads()}
 
     def open_store(self, generation: int) -> Outcome:
         """Rank 0: open the store where the ranks of a generation meet; the value is its Rendezvous."""
@@ -204,6 +232,7 @@ class LearnerActor:
 
     def _run(self, request: UpdateRequest) -> Result:
         try:
+            self.learner.check_may_begin(request)  # one that cannot begin need not wait for its data
             return self.learner.run(self._resolve(request))
         except BaseException:
             # Peers that wait in an exchange for this rank get an error at once instead of a time-out.

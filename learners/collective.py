@@ -27,6 +27,11 @@ class Collective(Protocol):
     rank: int
     size: int
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this rank can exchange: not after `close`."""
+        ...
+
     def all_reduce_(self, tensor: torch.Tensor) -> None:
         """Replace `tensor` on every rank by the sum over the ranks; the same bits everywhere."""
         ...
@@ -53,6 +58,7 @@ class SingleProcess:
 
     rank = 0
     size = 1
+    is_open = True
 
     def all_reduce_(self, tensor: torch.Tensor) -> None:
         """Do nothing: the sum over one rank."""
@@ -116,6 +122,11 @@ class ProcessGroup:
             self.barrier()
         except RuntimeError as error:
             raise _translate(error, "joining the learner group", self._timeout) from None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been left."""
+        return self._group is not None
 
     def all_reduce_(self, tensor: torch.Tensor) -> None:
         """Sum over the ranks, in place."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.errors import ConfigError, PeersLostError, explain
 
 from .activity import IDLE, IN_COLLECTIVE, IN_HOOK, OPENING_DATA, WAITING_FOR_DATA
 from .agreement import Agreement, agree_on_update
@@ -17,8 +17,8 @@ from .metrics import STATE_KEY, CallMetrics, OpenCall, Result
 from .minibatch import cyclic_minibatches
 from .request import UpdateRequest
 
-NUM_KEPT_RESULTS = 8
-"""Results that a learner keeps for a driver that asks again: more than may be under way."""
+MIN_KEPT_RESULTS = 8
+"""Results that a learner keeps at least, for a driver that asks again; more where more requests may be under way."""
 
 
 class Learner(LearnerModules):
@@ -36,9 +36,11 @@ class Learner(LearnerModules):
 
         Raises:
             LearnerStoppedError: `stop_requested` was set.
+            PeersLostError: the group is over; nothing has begun.
         """
         if request.number <= self.weights_seq_no:
             return self._earlier_result(request)
+        self.check_may_begin(request)
         try:
             metrics = self._begin(request)
             if request.source is not None:
@@ -50,6 +52,18 @@ class Learner(LearnerModules):
             return self._end(request, metrics)
         finally:
             self.activity.enter(IDLE)
+
+    def check_may_begin(self, request: UpdateRequest) -> None:
+        """Refuse a request that cannot be carried out here and now, before it takes the place of one that is open.
+
+        One that was carried out is never refused.
+        """
+        if request.number <= self.weights_seq_no:
+            return
+        self._check_stop()
+        if not self.collective.is_open:
+            subject, fix = f"update {request.number} at step {self.step}", "join the next generation"
+            raise PeersLostError(explain(subject, got="a group that was left", fix=fix))
 
     def _begin(self, request: UpdateRequest) -> CallMetrics:
         if self.open_request != request.number:
@@ -65,7 +79,8 @@ class Learner(LearnerModules):
     def _end(self, request: UpdateRequest, metrics: CallMetrics) -> Result:
         self.weights_seq_no, self.open_request, self._call = request.number, None, None
         result = self._results[request.number] = self._result(metrics, request)
-        for number in sorted(self._results)[:-NUM_KEPT_RESULTS]:
+        under_way = self.config.learners.max_requests_in_flight_per_learner + 1  # a synchronous one beside them
+        for number in sorted(self._results)[: -max(MIN_KEPT_RESULTS, under_way)]:
             del self._results[number]
         return result
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from learner_cases import make_batch, make_learner, weights
+from learner_cases import ShardedSource, make_batch, make_learner, weights
 from learner_peers import HOST
 
 from dask_rl.learners.actor import LearnerActor, Membership, Outcome, pack, unpack
@@ -15,7 +15,7 @@ from dask_rl.learners.collective import RendezvousStore, SingleProcess
 from dask_rl.learners.health import HealthReport, HealthState
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.request import Position, UpdateRequest
-from dask_rl.storage.errors import ConfigError, LearnerError, LearnerLostError
+from dask_rl.storage.errors import ConfigError, LearnerError, LearnerLostError, LearnerStoppedError, PeersLostError
 
 
 def make_actor(seed=0, learner_class=Learner, **learners):
@@ -89,8 +89,8 @@ def test_health_answers_during_an_update():
     assert health(actor).step == 1
 
 
-def make_pair():
-    actors = [make_actor(seed=rank, transport="gloo") for rank in range(2)]
+def make_pair(learner_class=Learner):
+    actors = [make_actor(seed=rank, learner_class=learner_class, transport="gloo") for rank in range(2)]
     for actor in actors:
         actor.build()
     return actors
@@ -118,6 +118,69 @@ def meet(actors, generation):
     places = [(Membership(rank, 2, store.rendezvous, source, positions[source]),) for rank in range(2)]
     for outcome in on_both(actors, "join", places):
         assert outcome.error is None, outcome.traceback
+
+
+class Breaking(Learner):
+    """Breaks in the step before which it is told to; counts the calls of its hook."""
+
+    break_at, hooks = -1, 0
+
+    def before_gradient_based_update(self, timesteps, **kwargs):
+        self.hooks += 1
+
+    def compute_gradients(self, phases, batches, noise):
+        if self.step == self.break_at:
+            raise ZeroDivisionError
+        return super().compute_gradients(phases, batches, noise)
+
+
+def run_queue(actors, numbers, num_iters=8):
+    """All of these, one after the other whatever becomes of those before, as requests that are queued."""
+    outcomes = [[], []]
+
+    def work(rank):
+        source = ShardedSource("continuous", (rank, rank + 2))
+        for number in numbers:
+            outcomes[rank].append(actors[rank].run(UpdateRequest(number, source=source, num_iters=num_iters)))
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return outcomes
+
+
+def test_requests_queued_behind_one_whose_group_is_over_do_not_begin():
+    undisturbed, actors = make_pair(Breaking), make_pair(Breaking)
+    meet(undisturbed, 1)
+    run_queue(undisturbed, (1, 2, 3))
+    meet(actors, 1)
+    actors[1].learner.break_at = 8 + 3
+    (first, *others), _ = run_queue(actors, (1, 2, 3))
+    assert first.error is None
+    assert [type(outcome.error) for outcome in others] == [PeersLostError] * 2
+    assert "a group that was left" in str(others[1].error)
+    survivor = actors[0].learner
+    assert (survivor.step, survivor.open_request, survivor.open_first_step, survivor.hooks) == (8 + 3, 2, 8, 2)
+    actors[1] = make_pair(Breaking)[1]
+    meet(actors, 2)
+    for outcomes in run_queue(actors, (2, 3)):
+        assert [outcome.error for outcome in outcomes] == [None, None]
+    assert [actor.learner.hooks for actor in actors] == [3, 2]
+    for actor, other in zip(actors, undisturbed, strict=True):
+        assert actor.learner.position() == other.learner.position()
+        assert torch.equal(actor.learner.flat.data, other.learner.flat.data)
+
+
+def test_a_request_that_cannot_begin_does_not_wait_for_its_data(monkeypatch):
+    actor = make_actor()
+    actor.build()
+    monkeypatch.setattr("dask_rl.learners.actor.fetch", lambda *args: pytest.fail("waited for data"))
+    actor.learner.stop_requested = True
+    refused = actor.run(UpdateRequest(2, future_keys=("x",)))
+    assert isinstance(refused.error, LearnerStoppedError)
+    assert actor.learner.open_request is None
 
 
 def test_a_failing_learner_frees_its_peer_and_the_next_generation_trains():

@@ -159,6 +159,14 @@ def test_a_request_that_was_carried_out_is_not_repeated():
     assert list(forgotten) == ["all_modules"]
 
 
+def test_as_many_results_are_kept_as_requests_may_be_under_way():
+    learner = make_learner({"name": "bc"}, max_requests_in_flight_per_learner=11)
+    results = [update(learner, make_batch("continuous", 6)) for _ in range(13)]
+    kept = [learner.run(UpdateRequest(number, batch={}))["all_modules"]["num_steps"] for number in range(1, 14)]
+    assert kept == [0] + [1] * 12, "eleven, and one that is waited for"
+    assert learner.run(UpdateRequest(2, batch={})) is results[1]
+
+
 def test_a_learner_that_took_over_a_finished_request_has_nothing_to_tell_of_it():
     learner = make_learner({"name": "bc"})
     learner.join(SingleProcess(), position=Position(step=4, weights_seq_no=2))
