@@ -93,12 +93,13 @@ class Learner(LearnerModules):
 
     def _open_iterator(self, source: BatchSource) -> BatchIterator:
         key = source.key
-        if not self._goes_on(source):
+        goes_on = self._goes_on(source)
+        if key in self.iterators and self._sources[key] != source:
+            self._saved_iterators[key] = self._iterator_states()[key]  # not lost where opening it again fails
+            self.iterators.pop(key).close()
+        if not goes_on:
             self.iterator_steps.pop(key, None)
             self._saved_iterators.pop(key, None)
-        if key in self.iterators and self._sources[key] != source:
-            self.iterators.pop(key).close()
-            del self._sources[key]
         if key not in self.iterators:
             self.activity.enter(OPENING_DATA)
             with ExitStack() as undo:

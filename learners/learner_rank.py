@@ -18,7 +18,7 @@ class LearnerRank(LearnerState):
             self.num_skipped_steps,
             self.open_request,
             self.open_first_step,
-            dict(self.iterator_steps),
+            self._iterator_states(),
         )
 
     def leave(self) -> Position:
@@ -54,8 +54,11 @@ class LearnerRank(LearnerState):
         self.weights_seq_no = position.weights_seq_no
         self.num_skipped_steps = position.num_skipped_steps
         self.open_request, self.open_first_step = position.open_request, position.open_first_step
-        self.iterator_steps = dict(position.iterator_steps)
-        self._taken_over = set(position.iterator_steps) if self.collective.size > 1 else set()
+        self.iterator_steps = position.iterator_steps
+        # What is open here is sought to its step, the rest opened there.
+        closed = position.iterators.keys() - self.iterators.keys()
+        self._saved_iterators = {key: dict(position.iterators[key]) for key in sorted(closed)}
+        self._taken_over = set(position.iterators) if self.collective.size > 1 else set()
 
     def _take_over(self, source: int) -> None:
         optimizers = [self.optimizers[key] for key in sorted(self.optimizers)]

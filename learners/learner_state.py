@@ -117,11 +117,7 @@ class LearnerState(Checkpointable):
                 "num_skipped_steps": self.num_skipped_steps,
             },
             "lifetime": self.lifetime.state_dict(),
-            "iterators": {
-                # of steps that were completed: the iterator itself may stand behind the batch of a failed one
-                key: saved | {"step": self.iterator_steps.get(key, 0)}
-                for key, saved in self._iterator_states().items()
-            },
+            "iterators": self._iterator_states(),
         }
         return select_state(state, components, not_components)
 
@@ -176,8 +172,12 @@ class LearnerState(Checkpointable):
         return True
 
     def _iterator_states(self) -> dict[str, dict[str, Any]]:
-        """Return those of open iterators, and of those that no update has asked for since they were restored."""
-        return self._saved_iterators | {key: iterator.state_dict() for key, iterator in self.iterators.items()}
+        """Return those of open iterators, and of those that no update has asked for since they were taken over.
+
+        They are of steps that were completed: an iterator itself may stand behind the batch of a failed one.
+        """
+        states = self._saved_iterators | {key: iterator.state_dict() for key, iterator in self.iterators.items()}
+        return {key: state | {"step": self.iterator_steps.get(key, 0)} for key, state in states.items()}
 
     def _optimizer(self, module_id: ModuleID, name: str) -> SegmentOptimizer:
         if (module_id, name) not in self.optimizers:

@@ -59,5 +59,10 @@ class Position:
     """Number of a request that was begun and not finished."""
     open_first_step: int = 0
     """The step at which it began."""
-    iterator_steps: Mapping[str, int] = field(default_factory=dict)
-    """Steps completed from each iterator, by key."""
+    iterators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The state of each iterator, by key: its "step" is the number of steps completed from it."""
+
+    @property
+    def iterator_steps(self) -> dict[str, int]:
+        """Steps completed from each iterator, by key."""
+        return {key: int(state["step"]) for key, state in self.iterators.items()}

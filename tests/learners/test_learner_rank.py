@@ -1,10 +1,10 @@
 """Leaving a group in the middle of a request, and going on in the next one."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-from learner_cases import ShardedSource, make_batch, make_learner, update
+from learner_cases import ShardedIterator, ShardedSource, make_batch, make_learner, update
 from learner_peers import run_in_threads
 
 from dask_rl.learners.batch import DEFAULT_MODULE_ID, split_batch
@@ -12,7 +12,7 @@ from dask_rl.learners.collective import SingleProcess
 from dask_rl.learners.iterator import IterableSource
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.request import Position, UpdateRequest
-from dask_rl.storage.errors import LearnerLostError
+from dask_rl.storage.errors import ConfigError, LearnerLostError
 
 SETTINGS = [
     {"name": "bc"},
@@ -198,10 +198,10 @@ def test_a_request_that_failed_by_itself_makes_room_for_the_next():
     learner.break_at = (2, "exchanged default")
     with pytest.raises(ZeroDivisionError):
         learner.run(iterator_requests(1, 0))
-    assert learner.position() == Position(2, 0, 0, 1, 0, {"sharded": 2})
+    assert learner.position() == Position(2, 0, 0, 1, 0, {"sharded": {"step": 2}})
     result = learner.run(iterator_requests(2, 0))
     assert result["all_modules"]["num_steps"] == NUM_ITERS
-    assert learner.position() == Position(2 + NUM_ITERS, 2, 0, None, 2, {"sharded": 2 + NUM_ITERS})
+    assert learner.position() == Position(2 + NUM_ITERS, 2, 0, None, 2, {"sharded": {"step": 2 + NUM_ITERS}})
 
 
 def test_a_hook_that_failed_is_called_again():
@@ -258,6 +258,85 @@ def test_leaving_twice_and_with_restored_iterators():
         each.run(iterator_requests(2, 0))
     the_same(restored, learner)
     the_same(replacement, learner)
+
+
+@dataclass(frozen=True)
+class OrderedSource(ShardedSource):
+    """Saves the order of its batches, and refuses to go on in another one."""
+
+    order: int = 0
+    fails: bool = field(default=False, compare=False)
+
+    def open(self, device, timeout_seconds):
+        if self.fails:
+            raise ZeroDivisionError
+        return OrderedIterator(self)
+
+
+class OrderedIterator(ShardedIterator):
+    def state_dict(self):
+        return {"step": self.step, "parameters": {"order": self.source.order}}
+
+    def load_state_dict(self, state):
+        if state["parameters"] != {"order": self.source.order}:
+            raise ConfigError("another order")
+        self.seek(state["step"])
+
+
+def ordered_request(number, rank, **kwargs):
+    source = OrderedSource("continuous", (rank, rank + 2), **kwargs)
+    return UpdateRequest(number, source=source, num_iters=NUM_ITERS)
+
+
+def test_a_replacement_can_save_what_it_took_over_before_it_opens_an_iterator():
+    """The one that saves may have been lost while the group was idle, so that no update opens anything."""
+    pair, replacement = make_pair({"name": "bc"}), make_pair({"name": "bc"})[0]
+    run_in_threads(2, lambda c: run_requests(pair, c, ordered_request, (1,)))
+    state = pair[1].get_state()
+    assert state["iterators"] == {"sharded": {"step": NUM_ITERS, "parameters": {"order": 0}}}
+    learners = [replacement, pair[1]]
+    run_in_threads(2, lambda c: learners[c.rank].join(c, source=1, position=pair[1].position()))
+    assert replacement.get_state("iterators")["iterators"] == state["iterators"]
+    the_same(*learners)
+    third = make_pair({"name": "bc"})  # and one that takes over from the one that has opened nothing
+    third[0] = replacement
+    run_in_threads(2, lambda c: third[c.rank].join(c, source=0, position=replacement.position()))
+    assert third[1].get_state("iterators")["iterators"] == state["iterators"]
+
+
+def test_a_replacement_takes_over_what_was_restored_and_not_opened():
+    saved, survivor, replacement = (make_learner({"name": "bc"}) for _ in range(3))
+    saved.run(ordered_request(1, 0))
+    survivor.set_state(saved.get_state())
+    learners = [replacement, survivor]
+    run_in_threads(2, lambda c: learners[c.rank].join(c, source=1, position=survivor.position()))
+    assert replacement.get_state("iterators") == saved.get_state("iterators")
+    replacement.join(SingleProcess(), position=survivor.position())
+    for learner in (saved, replacement):
+        learner.run(ordered_request(2, 0))
+    the_same(replacement, saved)
+
+
+def test_a_replacement_checks_that_the_order_is_the_same():
+    survivor, replacement = make_learner({"name": "bc"}), make_learner({"name": "bc"})
+    survivor.run(ordered_request(1, 0))
+    replacement.join(SingleProcess(), position=survivor.position())
+    with pytest.raises(ConfigError, match="another order"):
+        replacement.run(ordered_request(2, 0, order=1))
+
+
+def test_the_place_in_data_that_could_not_be_opened_anew_is_kept():
+    """With other shards, as in a group that grew."""
+    learner = make_learner({"name": "bc"})
+    learner.run(ordered_request(1, 0))
+    learner.join(SingleProcess(), position=learner.position())
+    before = learner.get_state("iterators")
+    with pytest.raises(ZeroDivisionError):
+        learner.run(ordered_request(2, 1, fails=True))
+    assert learner.get_state("iterators") == before
+    assert list(learner.position().iterators) == ["sharded"]
+    learner.run(ordered_request(2, 1))
+    assert learner.iterators["sharded"].step == 2 * NUM_ITERS
 
 
 def test_a_restored_state_is_another_history():
