@@ -4,12 +4,11 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from distributed import get_worker
-from distributed.protocol.pickle import dumps, loads
 
 from dask_rl.storage.errors import DaskRLError, LearnerError, explain
 
@@ -17,6 +16,7 @@ from .activity import IDLE, WAITING_FOR_DATA
 from .algorithm import Algorithm
 from .algorithms.registry import register_algorithm
 from .batch import ModuleID, as_multi_batch
+from .calls import Membership, Outcome, pack, unpack
 from .collective import ProcessGroup, Rendezvous, RendezvousStore, SingleProcess
 from .config import LearnerGroupConfig
 from .futures import fetch
@@ -32,43 +32,6 @@ _STATES = {
     "in the collective": HealthState.IN_COLLECTIVE,
 }
 """What a learner does, in the table's words; everything else is updating."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a call gave: a value, or the error with its traceback as text."""
-
-    value: Any = None
-    error: DaskRLError | None = None
-    traceback: str = ""
-
-
-@dataclass(frozen=True)
-class Membership:
-    """A learner's place in a generation of its group."""
-
-    rank: int
-    size: int
-    rendezvous: Rendezvous | None = None
-    """None: alone."""
-    source: int = 0
-    """The rank whose tensors all take over."""
-    position: Position | None = None
-    """Where that rank stands; None: all stand at the start."""
-
-
-def pack(value: Any) -> bytes:
-    """Serialise for the other side of a call.
-
-    Dask's own actor calls stay pending for ever when an argument or a result cannot be serialised; this raises.
-    """
-    packed: bytes = dumps(value)
-    return packed
-
-
-def unpack(packed: bytes) -> Any:
-    """Read back `pack`."""
-    return loads(packed)
 
 
 class LearnerActor:
@@ -148,19 +111,19 @@ class LearnerActor:
         packed = self._guarded("packing a result", pack, outcome)
         return pack(packed) if packed.error is not None else bytes(packed.value)
 
-    def build(self, blueprint: Sequence[Any] | None = None, *, is_new: bool = True) -> Outcome:
+    def build(self, blueprint: Sequence[Any] | None = None, is_new: bool = True) -> Outcome:
         """Build the learner, or bring the one that is there to other modules; the value says where it runs.
 
         Args:
             blueprint: arguments of a LearnerActor, as they are by now; None: those that it was constructed with.
-            is_new: False keeps a learner that knows the state, and gives it the blueprint's modules.
+            is_new: False keeps the learner that is there, and gives it the blueprint's modules.
         """
         return self._guarded("building", self._build, blueprint, is_new)
 
     def _build(self, blueprint: Sequence[Any] | None, is_new: bool) -> dict[str, Any]:
         if blueprint is not None:
             self._take_blueprint(*blueprint)
-        if is_new or self._learner is None or not self._learner.knows_state:
+        if is_new or self._learner is None:
             self._build_anew()
         else:
             self._learner.set_modules(self._config, self._module_spec, self._states, **self._options)

@@ -119,6 +119,14 @@ class LearnerGroupConfig(BaseModel):
         """Return the settings that a module trains with."""
         return self.module_algorithms.get(module_id, self.algorithm)
 
+    def without_module(self, module_id: ModuleID) -> "LearnerGroupConfig":
+        """Return a copy without a module's settings."""
+        algorithms = {id_: settings for id_, settings in self.module_algorithms.items() if id_ != module_id}
+        chosen = self.modules_to_update
+        if chosen is not None:
+            chosen = tuple(id_ for id_ in chosen if id_ != module_id)
+        return self.model_copy(update={"module_algorithms": algorithms, "modules_to_update": chosen})
+
     def algorithm_classes(self) -> list[type[Algorithm[Any]]]:
         """Return the classes of all algorithms in use, for processes that have not registered them."""
         names = {settings.name for settings in (self.algorithm, *self.module_algorithms.values())}

@@ -1,17 +1,18 @@
 """Crew: the actors of a group's learners, the generations that they form, and their repair."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dask_rl.storage.errors import GroupLostError, LearnerLostError, WaitTimeoutError, explain
 
-from .actor import Membership
+from .calls import Membership
 from .config import LearnersConfig
 from .events import GroupEvent
 from .handles import ActorHandle
 from .hiring import Hiring
 from .manager import ActorManager, CallResult, is_application_error, values
+from .positions import most_advanced
 from .recruiting import Recruiting
 from .request import Position
 from .restarts import RestartBudget
@@ -39,11 +40,13 @@ class Crew:
         self._hiring = hiring
         self._budget = RestartBudget(settings.max_restarts, settings.restart_window_seconds)
         self._recruiting = None if hiring is None else Recruiting(settings, hiring)
-        self._mourned: set[str] = set()
+        self._mourned: set[ActorHandle] = set()
         self._positions: dict[int, Position] = {}
         self._mended_at: int | None = None
         """The step at which the last repair found the most advanced learner."""
         self._enlist(handles)
+        self.blueprint: Callable[[], Sequence[Any] | None] = lambda: None
+        """Returns what learners are made of by now; None: of what their actors were constructed with."""
         self.generation = 0
         self.is_broken = False
         """Whether the ranks may disagree, so that they have to meet again before the next update."""
@@ -53,6 +56,7 @@ class Crew:
 
     def _enlist(self, handles: Sequence[ActorHandle]) -> None:
         self.manager = ActorManager(handles)
+        self._mourned &= set(handles)
         self.watch = Watch(self._settings, self.manager)
 
     def __len__(self) -> int:
@@ -70,7 +74,7 @@ class Crew:
         known = [actor_id for actor_id in self.manager.healthy_actor_ids if actor_id in self._positions]
         if not self.is_broken or not known:
             return 0
-        return _most_advanced({actor_id: self._positions[actor_id] for actor_id in known})
+        return most_advanced({actor_id: self._positions[actor_id] for actor_id in known})
 
     def call(
         self,
@@ -137,16 +141,18 @@ class Crew:
             raise LearnerLostError(explain("learner", got="a lost process", fix="run the same job again"))
         return self._hiring
 
-    def _build(self, actor_ids: Sequence[int]) -> None:
-        ids, timeout = list(actor_ids), self._settings.startup_timeout_seconds
-        built = self.call("build", [()] * len(ids), timeout=timeout, stage="building", actor_ids=ids)
-        for actor_id, facts in zip(ids, values(built), strict=True):
-            self.manager.handles[actor_id].pid = facts["pid"]
+    def _build(self, actor_ids: Collection[int]) -> None:
+        """Build some of the learners; the others are given the modules that these have."""
+        blueprint, timeout = self.blueprint(), self._settings.startup_timeout_seconds
+        arguments = [(blueprint, actor_id in actor_ids) for actor_id in range(len(self))]
+        built = self.call("build", arguments, timeout=timeout, stage="building")
+        for handle, facts in zip(self.manager.handles, values(built), strict=True):
+            handle.pid = facts["pid"]
 
     def _meet(self, positions: Mapping[int, Position]) -> None:
         """Form the next generation; all take over the state of the most advanced of `positions`."""
         size, timeout = len(self), self._settings.startup_timeout_seconds
-        source = _most_advanced(positions)
+        source = most_advanced(positions)
         rendezvous = None
         if size > 1:
             self.generation += 1
@@ -206,6 +212,7 @@ class Crew:
             RestartLimitError: this happens too often; likewise.
         """
         if self._hiring is None:
+            self._build(())
             self.is_broken = False
             return
         began, size, restarts = time.monotonic(), len(self), self.num_restarts
@@ -228,7 +235,7 @@ class Crew:
         if not lost and not is_excused and step == self._mended_at:
             self._budget.spend(1, time.monotonic(), f"an exchange that fails again and again at step {step}")
         self._mended_at = step
-        positions = self._fill(hiring, lost, positions)
+        self._positions = positions = self._fill(hiring, lost, positions)
         return self._meet_again(positions)
 
     def _meet_again(self, positions: Mapping[int, Position]) -> bool:
@@ -252,12 +259,12 @@ class Crew:
     def _mourn(self, lost: Mapping[int, str]) -> None:
         """Log losses that are new, and bound their number."""
         now = time.monotonic()
-        new = {i: cause for i, cause in lost.items() if self.manager.handles[i].where not in self._mourned}
+        new = {i: cause for i, cause in lost.items() if self.manager.handles[i] not in self._mourned}
         for actor_id, cause in new.items():
-            address = self.manager.handles[actor_id].where
-            self._mourned.add(address)
+            handle = self.manager.handles[actor_id]
+            self._mourned.add(handle)
             self.watch.table.lose(actor_id, cause, now)
-            self._log("learner_lost", learner=actor_id, address=address, cause=cause)
+            self._log("learner_lost", learner=actor_id, address=handle.where, cause=cause)
         self._budget.spend(len(new), now, f"learner {max(new)}: {new[max(new)]}" if new else None)
 
     def _fill(self, hiring: Hiring, lost: Mapping[int, str], positions: Mapping[int, Position]) -> dict[int, Position]:
@@ -303,7 +310,3 @@ class Crew:
         event = GroupEvent(name, time.time(), details)
         self.events.append(event)
         self.on_event(event)
-
-
-def _most_advanced(positions: Mapping[int, Position]) -> int:
-    return max(positions, key=lambda actor_id: (positions[actor_id].step, -actor_id), default=0)

@@ -11,9 +11,10 @@ from distributed import CancelledError, Client
 
 from dask_rl.storage.errors import LearnerError, LearnerLostError, explain
 
-from .actor import Outcome, RemoteLearnerActor, pack, unpack
+from .actor import RemoteLearnerActor
+from .calls import Outcome, pack, unpack
 from .handles import LOST, PendingCall
-from .workers import workers_of
+from .workers import Place, workers_of
 
 _LOOK_EVERY_SECONDS = 1.0
 """How soon a worker that died while it started its learner is missed."""
@@ -66,8 +67,9 @@ class DaskHandle:
     Dask may deliver calls out of order; they are numbered, and the actor keeps one that comes early.
     """
 
-    def __init__(self, client: Client, address: str, arguments: Sequence[Any], resources: dict[str, float]) -> None:
-        self.where = address
+    def __init__(self, client: Client, place: Place, arguments: Sequence[Any], resources: dict[str, float]) -> None:
+        self.where, self.worker_id = place
+        self.submitted_at = time.monotonic()
         self.pid: int | None = None
         self.client = client
         self._future: Any = client.submit(
@@ -75,7 +77,7 @@ class DaskHandle:
             pack(tuple(arguments)),
             actor=True,
             pure=False,
-            workers=[address],
+            workers=[self.where],
             allow_other_workers=False,
             resources=resources or None,
         )
@@ -87,6 +89,11 @@ class DaskHandle:
         self._awaited: set[int] = set()
         """Numbers of the calls whose answers somebody may still take."""
         self._loss: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Dask's name for the actor."""
+        return str(self._future.key)
 
     @property
     def is_constructed(self) -> bool:
@@ -143,12 +150,16 @@ class DaskHandle:
 
     def has_answer(self, number: int) -> bool:
         """Tell whether a call's answer is here, or can no longer come."""
-        for other in [other for other, future in self.open_calls.items() if future.done()]:
+        for other, future in [(other, future) for other, future in self.open_calls.items() if future.done()]:
             try:
-                answers = self.open_calls.pop(other).result(_DONE_SECONDS)
-                self._answers.update((n, packed) for n, packed in answers if n in self._awaited)
+                answers = future.result(_DONE_SECONDS)
+            except TimeoutError:  # the event loop here is busy, or this process was stopped: it is asked again
+                continue
             except LOST as error:
                 self._loss = (str(error).splitlines() or [""])[0] or type(error).__name__
+            else:
+                self._answers.update((n, packed) for n, packed in answers if n in self._awaited)
+            self.open_calls.pop(other, None)
         if not self.open_calls and number in self._awaited and number not in self._answers:
             self._loss = self._loss or "an answer that did not come"
         return number in self._answers or self.loss is not None

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, LocalCluster, get_client
+from distributed import Client, get_client
 
 from dask_rl.storage.checkpoint import load_checkpoint, load_metadata
 from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, explain
@@ -25,6 +25,7 @@ from .hiring import Hiring
 from .iterator import Iterables
 from .learner import Learner
 from .module import MultiRLModuleSpec, RLModuleSpec
+from .own_cluster import open_own_cluster
 from .saved_module import check_weights, reading
 
 _CLOSE_SECONDS = 10.0
@@ -69,6 +70,7 @@ class LearnerGroup(GroupModules):
         self.config = config.model_copy(update={"learners": resolved}, deep=True)
         self._learner_class = learner_class
         self._should_module_be_updated = self._choose_modules(should_module_be_updated)
+        self._module_states = {}
         self._iterables = Iterables()
         self._num_requests = self._num_dropped_requests = 0
         self._dropped_rows = []
@@ -81,33 +83,23 @@ class LearnerGroup(GroupModules):
             raise
 
     def _assemble(self, client: Client | None) -> Crew:
+        crew = self._enlist(client)
+        crew.blueprint = self._blueprint
+        return crew
+
+    def _enlist(self, client: Client | None) -> Crew:
         settings = self.config.learners
         if self.is_local:
             return Crew(settings, [LocalHandle(LearnerActor(*self._blueprint()))], None)
         hiring = Hiring(client or self._find_client(), settings, self._blueprint)
         return Crew(settings, hiring.first(), hiring)
 
-    def _blueprint(self) -> tuple[Any, ...]:
-        options = {"should_module_be_updated": self._should_module_be_updated}
-        return self.config, self.module_spec, self._learner_class, options, self.config.algorithm_classes()
-
     def _find_client(self) -> Client:
         try:
             return get_client()
         except ValueError:
-            settings = self.config.learners
-            _refuse_a_crowd(settings.num_learners)
-            cpus = settings.num_cpus_per_learner
-            cluster = LocalCluster(
-                n_workers=settings.num_learners,
-                threads_per_worker=max(1, cpus) if isinstance(cpus, int) else 1,
-                processes=True,
-                dashboard_address="127.0.0.1:0",
-                # A paused worker runs actor methods but no tasks; spilled blocks come back slowly.
-                config={f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")},
-            )
-            self._owned.enter_context(cluster)
-            return self._owned.enter_context(Client(cluster))
+            _refuse_a_crowd(self.config.learners.num_learners)
+            return self._owned.enter_context(open_own_cluster(self.config.learners))
 
     @property
     def crew(self) -> Crew:

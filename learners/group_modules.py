@@ -1,20 +1,22 @@
 """GroupModules: modules that come to a learner group, leave it, or are loaded into it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
 
 from .agreement import ShouldBeUpdated
-from .algorithm import Algorithm, AlgorithmConfig
+from .algorithm import AlgorithmConfig
 from .algorithms.registry import parse_algorithm, register_algorithm
 from .batch import ModuleID
+from .calls import pack
 from .checkpointable import to_arrays
 from .config import LearnerGroupConfig
 from .group_updates import GroupUpdates
 from .learner import Learner
-from .module import MultiRLModuleSpec, RLModuleSpec, validate_module_id
+from .manager import values
+from .module import MultiRLModuleSpec, RLModuleSpec, check_module_ids, validate_module_id
 from .module_checkpoints import load_module, load_modules, save_module
 
 
@@ -22,6 +24,9 @@ class GroupModules(GroupUpdates):
     """The modules of a group; its config and module_spec follow, so that checkpoints know them."""
 
     _should_module_be_updated: ShouldBeUpdated
+    _learner_class: type[Learner]
+    _module_states: Mapping[ModuleID, Any]
+    """Weights of modules that may not have come to all learners yet."""
 
     def add_module(
         self,
@@ -73,13 +78,8 @@ class GroupModules(GroupUpdates):
         if module_id not in known or len(known) == 1:
             allowed = f"one of {known}, while another one stays"
             raise ConfigError(explain("module id", got=repr(module_id), allowed=allowed, fix="choose another"))
-        changes: dict[str, Any] = {
-            "module_algorithms": {k: v for k, v in self.config.module_algorithms.items() if k != module_id}
-        }
-        if self.config.modules_to_update is not None:
-            changes["modules_to_update"] = tuple(m for m in self.config.modules_to_update if m != module_id)
         spec = MultiRLModuleSpec({k: v for k, v in self.module_spec.modules.items() if k != module_id})
-        self._change(self.config.model_copy(update=changes), spec, new_should_module_be_updated, {})
+        self._change(self.config.without_module(module_id), spec, new_should_module_be_updated, {})
         return self.module_spec
 
     def load_module_state(
@@ -145,51 +145,48 @@ class GroupModules(GroupUpdates):
         should_be_updated: ShouldBeUpdated,
         states: Mapping[ModuleID, Any],
     ) -> None:
-        """Bring all learners to other modules; where one of them cannot, all stay at the present ones."""
-        unknown = set() if should_be_updated is None or callable(should_be_updated) else {*should_be_updated}
-        unknown -= spec.modules.keys()
-        if unknown:
-            known, got = sorted(spec.modules), f"unknown modules {sorted(unknown)}"
-            raise ConfigError(explain("modules_to_update", got=got, allowed=known, fix="use ids of these"))
-        before = self.config, self.module_spec, self._should_module_be_updated
-        # From now on replacements are built so as well.
-        self.config, self.module_spec = config, spec
+        """Bring all learners to other modules.
+
+        Where all learners refuse, nothing changes. Where one of several cannot take a new module, none keeps it;
+        where one cannot remove a module that others have removed, it is removed with its learner. A change that is
+        interrupted or meets missing workers is completed before anything else is done.
+        """
+        if should_be_updated is not None and not callable(should_be_updated):
+            check_module_ids("modules_to_update", should_be_updated, spec)
+        self.dispatcher.drain(self.config.learners.update_timeout_seconds)  # what is open is of the present modules
+        before = self.config, self.module_spec, self._should_module_be_updated, self._module_states
+        is_removal = len(spec.modules) < len(self.module_spec.modules)
+        self.config, self.module_spec, self._module_states = config, spec, states
         if should_be_updated is not None:
             self._should_module_be_updated = self._choose_modules(should_be_updated)
-        try:
-            self._on_all(_set_modules, **self._wanted, states=states)
-        except BaseException:
-            self.config, self.module_spec, self._should_module_be_updated = before
-            self._on_all(_set_modules, **self._wanted, states={})
-            raise
+        if self.is_remote:
+            try:
+                pack(self._blueprint())
+            except BaseException:
+                self._go_back_to(before)
+                raise
+        # From now on learners that join are given these modules, whatever they have.
+        results = self._try_on_all(_set_modules, blueprint=self._blueprint())
+        errors = [result.error for result in results if result.error is not None]
+        is_known = not any(isinstance(error, WaitTimeoutError) for error in errors)
+        if errors and is_known and (len(errors) == len(results) or not is_removal):
+            self._go_back_to(before)
+        values(results)
+        self._module_states = {}
 
-    @property
-    def _wanted(self) -> dict[str, Any]:
-        return {
-            "config": self.config,
-            "spec": self.module_spec,
-            "should_be_updated": self._should_module_be_updated,
-            "algorithm_classes": self.config.algorithm_classes(),
-        }
+    def _go_back_to(self, before: tuple[Any, ...]) -> None:
+        self.config, self.module_spec, self._should_module_be_updated, self._module_states = before
+
+    def _blueprint(self) -> tuple[Any, ...]:
+        """Return the arguments of a LearnerActor."""
+        options = {"should_module_be_updated": self._should_module_be_updated}
+        classes = self.config.algorithm_classes()
+        return self.config, self.module_spec, self._learner_class, options, classes, self._module_states
 
 
-def _set_modules(
-    learner: Learner,
-    config: LearnerGroupConfig,
-    spec: MultiRLModuleSpec,
-    should_be_updated: ShouldBeUpdated,
-    algorithm_classes: Iterable[type[Algorithm[Any]]],
-    states: Mapping[ModuleID, Any],
-) -> None:
+def _set_modules(learner: Learner, blueprint: tuple[Any, ...]) -> None:
     """Give a learner these modules; does nothing where it has them."""
+    config, spec, _, options, algorithm_classes, states = blueprint
     for algorithm in algorithm_classes:
         register_algorithm(algorithm)
-    for module_id in list(learner.module):
-        if module_id not in spec.modules:
-            learner.remove_module(module_id)
-    for module_id in sorted(spec.modules):
-        if module_id not in learner.module:
-            state = states.get(module_id)
-            learner.add_module(module_id, spec.modules[module_id], config.algorithm_of(module_id), state)
-    learner.config, learner.module_spec = config, spec
-    learner.should_module_be_updated = should_be_updated
+    learner.set_modules(config, spec, states, **options)

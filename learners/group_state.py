@@ -1,12 +1,20 @@
 """GroupState: calls on all learners of a group, and their common state."""
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from dask_rl.storage.errors import LearnerLostError, RestartLimitError, WaitTimeoutError, WorkersMissingError
+from dask_rl.storage.errors import (
+    CheckpointError,
+    ConfigError,
+    LearnerLostError,
+    RestartLimitError,
+    WaitTimeoutError,
+    WorkersMissingError,
+)
 
 from .batch import ModuleID
 from .checkpointable import Checkpointable, Components, State, select_state, to_arrays
@@ -19,6 +27,13 @@ from .inputs import RowCount, settled_count
 from .learner import Learner
 from .manager import ActorManager, CallResult, values
 from .module import MultiRLModuleSpec
+
+MAX_NUMBER = 2**62
+"""Of an update request; the next ones, and seeds with it, are 64-bit numbers too."""
+_LEAST_SECONDS = 0.001
+"""What is left for a call at its time limit; 0 would not wait at all."""
+_REFUSALS = (ConfigError, CheckpointError)
+"""What a learner checks before it changes anything."""
 
 
 class GroupState(Checkpointable):
@@ -72,8 +87,9 @@ class GroupState(Checkpointable):
     ) -> list[CallResult]:
         """Call func(learner, **kwargs) on each learner; results in the order of the ids, each a value or an error.
 
-        It runs after the updates that were asked for before. At most once a learner: its failure is reported, not
-        repeated, and leaves the others as they are.
+        It runs after the updates that were asked for before, also where these are repeated after a loss; where it
+        does not wait it is sent behind them, and may then run in the middle of one that is repeated. At most once a
+        learner: its failure is reported, not repeated, and leaves the others as they are.
 
         Args:
             func: what to call; what it changes it must change on all learners alike.
@@ -85,15 +101,24 @@ class GroupState(Checkpointable):
             mark_healthy: take lost learners that answer for healthy again.
             kwargs: passed on to func.
         """
+        timeout = self.config.learners.update_timeout_seconds if timeout_seconds is None else timeout_seconds
+        deadline, late = time.monotonic() + timeout, None
+        if self.dispatcher.num_open and timeout > 0 and not return_futures:
+            try:
+                self.dispatcher.drain(timeout)
+            except WaitTimeoutError as error:
+                late = error
         ids = list(range(len(self)) if remote_actor_ids is None else remote_actor_ids)
         if healthy_only:
             ids = [actor_id for actor_id in ids if actor_id not in self.manager.lost]
+        if late is not None:
+            return [CallResult(actor_id, error=late) for actor_id in ids]
         arguments, stage = [(func, kwargs)] * len(ids), "running a function"
         if return_futures:
             started = self.manager.start("apply", arguments, stage=stage, actor_ids=ids)
             return [CallResult(call.actor_id, value=call) for call in started]
-        timeout = self.config.learners.update_timeout_seconds if timeout_seconds is None else timeout_seconds
-        results = self.crew.call("apply", arguments, timeout=timeout, stage=stage, actor_ids=ids)
+        left = max(deadline - time.monotonic(), _LEAST_SECONDS) if timeout > 0 else timeout
+        results = self.crew.call("apply", arguments, timeout=left, stage=stage, actor_ids=ids)
         for result in results:
             if mark_healthy and not isinstance(result.error, LearnerLostError | WaitTimeoutError):
                 self.manager.restore(result.actor_id)
@@ -101,13 +126,25 @@ class GroupState(Checkpointable):
 
     def _on_all(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
         """Call an idempotent function on all learners between two updates; again, where one was lost on the way."""
+        return values(self._try_on_all(func, **kwargs))
+
+    def _try_on_all(self, func: Callable[..., Any], **kwargs: Any) -> list[CallResult]:
+        """Do what `_on_all` does; where only some may have carried it out, all meet before the next update."""
         timeout = self.config.learners.update_timeout_seconds
         while True:
             self.dispatcher.drain(timeout)
             arguments = [(func, kwargs)] * len(self)
-            results = self.crew.call("apply", arguments, timeout=timeout, stage="running a function")
-            if not self.manager.lost:
-                return values(results)
+            try:
+                results = self.crew.call("apply", arguments, timeout=timeout, stage="running a function")
+            except BaseException:
+                self.crew.is_broken = True
+                raise
+            errors = [result.error for result in results if result.error is not None]
+            if self.manager.lost:
+                continue
+            if errors and not (len(errors) == len(results) and all(isinstance(error, _REFUSALS) for error in errors)):
+                self.crew.is_broken = True
+            return results
 
     def _on_one(self, func: Callable[..., Any], **kwargs: Any) -> Any:
         """Call a function that only reads on one learner; on one that is left, where lost ones cannot be replaced."""
@@ -118,9 +155,10 @@ class GroupState(Checkpointable):
             except (WorkersMissingError, RestartLimitError):
                 if not self.manager.healthy_actor_ids:
                     raise
-            results = self.crew.call(
-                "apply", [(func, kwargs)], timeout=timeout, stage="reading state", actor_ids=[self.crew.holder]
-            )
+            place: dict[str, Any] = {"timeout": timeout, "stage": "reading state", "actor_ids": [self.crew.holder]}
+            if self.crew.is_broken:  # a change of modules may not have come to it yet
+                self.crew.call("build", [(self.crew.blueprint(), False)], **place)
+            results = self.crew.call("apply", [(func, kwargs)], **place)
             if not isinstance(results[0].error, LearnerLostError):
                 return results[0].get()
 
@@ -136,10 +174,18 @@ class GroupState(Checkpointable):
             force: False keeps weights that are newer, by their sequence number, than those of the state.
         """
         if "learner" in state:
-            self._on_all(_set_state, state=to_arrays(state["learner"]), force=force)
-            counters = state["learner"].get("counters", {})
+            before, number = self._num_requests, state["learner"].get("counters", {}).get("weights_seq_no")
+            if isinstance(number, int) and 0 <= number <= MAX_NUMBER:
+                # Learners may take it although nobody waits for them any more; a later request is none of these.
+                self._num_requests = max(before, number)
+            try:
+                numbers = self._on_all(_set_state, state=to_arrays(state["learner"]), force=force)
+            except _REFUSALS:
+                if not self.crew.is_broken:
+                    self._num_requests = before
+                raise
             # backwards too: the order of minibatches follows from the number
-            self._num_requests = int(counters.get("weights_seq_no", self._num_requests))
+            self._num_requests = numbers[0]
 
     def get_weights(
         self, module_ids: Collection[ModuleID] | None = None, *, inference_only: bool = False
@@ -214,8 +260,9 @@ def _get_state(learner: Learner) -> State:
     return state
 
 
-def _set_state(learner: Learner, state: Mapping[str, Any], force: bool) -> None:
+def _set_state(learner: Learner, state: Mapping[str, Any], force: bool) -> int:
     learner.set_state(state, force=force)
+    return learner.weights_seq_no
 
 
 def _get_weights(learner: Learner, module_ids: list[ModuleID] | None, inference_only: bool) -> Any:

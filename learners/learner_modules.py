@@ -10,7 +10,7 @@ from .algorithm import AlgorithmConfig
 from .batch import ModuleID
 from .config import LearnerGroupConfig
 from .learner_steps import LearnerSteps
-from .module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec, validate_module_id
+from .module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec, check_module_ids, validate_module_id
 
 
 class LearnerModules(LearnerSteps):
@@ -65,7 +65,7 @@ class LearnerModules(LearnerSteps):
             )
 
         def remove() -> None:
-            self.config = _config_without(self.config, module_id)
+            self.config = self.config.without_module(module_id)
             should = self.should_module_be_updated
             if should is not None and not callable(should):
                 self.should_module_be_updated = tuple(id_ for id_ in should if id_ != module_id)
@@ -78,12 +78,37 @@ class LearnerModules(LearnerSteps):
 
         self._change(remove)
 
+    def set_modules(
+        self,
+        config: LearnerGroupConfig,
+        spec: MultiRLModuleSpec,
+        states: Mapping[ModuleID, Any],
+        should_module_be_updated: ShouldBeUpdated = None,
+    ) -> None:
+        """Add what is missing and remove what is too much; where nothing is, the learner stays as it is.
+
+        Args:
+            config: the group's, whose settings it takes over.
+            spec: the specs of all modules.
+            states: weights of those that come, by module id; those that are missing stay initial.
+            should_module_be_updated: see the constructor.
+        """
+        for module_id in list(self.module):
+            if module_id not in spec.modules:
+                self.remove_module(module_id)
+        for module_id in sorted(spec.modules):
+            if module_id not in self.module:
+                algorithm, state = config.algorithm_of(module_id), states.get(module_id)
+                self.add_module(module_id, spec.modules[module_id], algorithm, state)
+        self.config, self.module_spec = config, spec
+        self.should_module_be_updated = should_module_be_updated
+
     def set_modules_to_update(self, should_module_be_updated: ShouldBeUpdated) -> None:
         """Change which modules updates train; the config follows where that is a collection."""
         should = should_module_be_updated
         self.should_module_be_updated = should if callable(should) else None
         if not callable(should):
-            self._check_ids("modules_to_update", should or ())
+            check_module_ids("modules_to_update", should or (), self.module_spec)
             ids = None if should is None else tuple(sorted(should))
             self.config = self.config.model_copy(update={"modules_to_update": ids})
 
@@ -111,11 +136,3 @@ class LearnerModules(LearnerSteps):
         # The next step compiles again, and may take as long as the first.
         self.is_warm = False
         self.collective.set_timeout(self.config.learners.startup_timeout_seconds)
-
-
-def _config_without(config: LearnerGroupConfig, module_id: ModuleID) -> LearnerGroupConfig:
-    algorithms = {id_: settings for id_, settings in config.module_algorithms.items() if id_ != module_id}
-    chosen = config.modules_to_update
-    if chosen is not None:
-        chosen = tuple(id_ for id_ in chosen if id_ != module_id)
-    return config.model_copy(update={"module_algorithms": algorithms, "modules_to_update": chosen})

@@ -16,7 +16,7 @@ from .batch import Batch, ModuleID, MultiBatch
 from .flat import FlatParameters, FlatTargets, SegmentKey
 from .gradients import Losses, PhaseGradients
 from .learner_rank import LearnerRank
-from .module import MultiRLModule, RLModule
+from .module import MultiRLModule, RLModule, check_module_ids
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer, clip_gradients, gradient_norms
 from .schedules import Schedule, as_schedule
@@ -31,8 +31,9 @@ class LearnerStages(LearnerRank):
     def build(self) -> None:
         """Build modules with seeded weights, optimizers, flat storage; equal on all learners of a group."""
         should = self.modules_to_update
-        self._check_ids("modules_to_update", () if should is None or callable(should) else should)
-        self._check_ids("module_algorithms", self.config.module_algorithms)
+        spec = self.module_spec
+        check_module_ids("modules_to_update", () if should is None or callable(should) else should, spec)
+        check_module_ids("module_algorithms", self.config.module_algorithms, spec)
         self.module = MultiRLModule({id_: self._build_module(id_) for id_ in sorted(self.module_spec.modules)})
         for module_id in self.module:
             self.configure_optimizers_for_module(module_id)
@@ -46,14 +47,6 @@ class LearnerStages(LearnerRank):
             torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
             module = algorithm.build_module(self.module_spec.modules[module_id])
         return module.to(self.device, self.dtype)
-
-    def _check_ids(self, name: str, given: Iterable[ModuleID]) -> None:
-        unknown = sorted(set(given) - self.module_spec.modules.keys())
-        if unknown:
-            allowed = sorted(self.module_spec.modules)
-            raise ConfigError(
-                explain(name, got=f"unknown modules {unknown}", allowed=allowed, fix="use ids of module_spec")
-            )
 
     def configure_optimizers_for_module(self, module_id: ModuleID) -> None:
         """Register the optimizers of a module; by default those that its algorithm declares."""
@@ -94,7 +87,7 @@ class LearnerStages(LearnerRank):
 
     def _build_storage(self) -> None:
         """Lay out parameters, gradients and targets; may be done again, values stay and optimizers begin anew."""
-        for made in (self._noise, self._gradients, self._targets, self._undo):
+        for made in (self._noise, self._gradients, self._targets, self._undo, self._undo_buffers):
             made.clear()
         groups = {key: registration.parameters for key, registration in sorted(self._registrations.items())}
         self.flat = FlatParameters(groups, list(self.module), dtype=self.dtype, device=self.device)
@@ -110,13 +103,15 @@ class LearnerStages(LearnerRank):
             for phase in algorithm.phases():
                 self._build_phase(module_id, module, phase)
             self._undo[module_id] = self._build_undo(module_id)
+            self._undo_buffers[module_id] = Undo(module)
+        self._flat_modules = set(self.module) - {key[0] for key, o in self.optimizers.items() if not o.is_flat}
         self.lifetime = self.lifetime.for_modules(list(self.module), self.device)
 
     def _build_undo(self, module_id: ModuleID) -> Undo:
         keys = [key for key in sorted(self.optimizers) if key[0] == module_id]
         tensors = [self.flat.data[start:stop] for start, stop in self.flat.ranges(keys)]
         tensors += [targets.data for key, targets in sorted(self._targets.items()) if key[0] == module_id]
-        return Undo([*tensors, *self.module[module_id].buffers()], [self.optimizers[key] for key in keys])
+        return Undo(self.module[module_id], tensors, [self.optimizers[key] for key in keys])
 
     def _build_phase(self, module_id: ModuleID, module: nn.Module, phase: Phase) -> None:
         def losses(batch: Batch, noise: Mapping[str, torch.Tensor]) -> Losses:
@@ -139,7 +134,13 @@ class LearnerStages(LearnerRank):
     def compute_losses(
         self, module_id: ModuleID, batch: Batch, noise: Mapping[str, torch.Tensor], phase: Phase
     ) -> Losses:
-        """Return one module's losses of a phase by name, summed over the rows that count."""
+        """Return one module's losses of a phase by name, summed over the rows that count.
+
+        It may write to buffers of the module, such as moving norms; a step that is skipped, or fails and is taken
+        again, does not count in them. They are those of this learner's own rows, and so differ between learners,
+        unless what is written is summed over them first: `self.collective.all_reduce_`, with `compile` off. A
+        learner that replaces a lost one takes over the buffers of another one.
+        """
         return self.algorithms[module_id].losses(self.module[module_id], batch, noise, phase)
 
     def compute_gradients(
@@ -166,7 +167,20 @@ class LearnerStages(LearnerRank):
     def apply_gradients(self, keys: Sequence[SegmentKey]) -> None:
         """Step the optimizers of the segments."""
         for key in keys:
-            self.optimizers[key].step(self.step)
+            self.optimizers[key].set_rate(self.step)  # a schedule that fails leaves all of them as they are
+        for key in keys:
+            self.optimizers[key].optimizer.step()
+
+    def _changes_at_once(self, module_ids: Iterable[ModuleID]) -> bool:
+        """Tell whether a phase changes weights and optimizer state wholly or not at all: the stages built in do."""
+        own = (
+            (self.compute_gradients, LearnerStages.compute_gradients),
+            (self.postprocess_gradients, LearnerStages.postprocess_gradients),
+            (self.apply_gradients, LearnerStages.apply_gradients),
+        )
+        if any(getattr(stage, "__func__", None) is not built_in for stage, built_in in own):
+            return False
+        return self._flat_modules.issuperset(module_ids)
 
     def before_gradient_based_update(self, timesteps: Mapping[str, Any], **kwargs: Any) -> None:
         """Called before the steps of an update call, once, also where the call goes on after a failure."""

@@ -1,7 +1,7 @@
 """RLModule: the networks of one policy; MultiRLModule: several by module id; and their specs."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -152,6 +152,15 @@ def validate_module_id(module_id: ModuleID) -> None:
     if is_file or not _MODULE_ID.fullmatch(module_id) or ".." in module_id or module_id == "all_modules":
         allowed = f"letters, digits, _ . -, no ending {' or '.join(_FILE_ENDINGS)}"
         raise ConfigError(explain("module id", got=repr(module_id), allowed=allowed, fix="rename the module"))
+
+
+def check_module_ids(name: str, module_ids: Iterable[ModuleID], spec: MultiRLModuleSpec) -> None:
+    """Raise ConfigError where one of `module_ids`, given as `name`, is not in the spec."""
+    known = sorted(spec.modules)
+    unknown = sorted(set(module_ids) - set(known))
+    if unknown:
+        fix = "use ids of module_spec"
+        raise ConfigError(explain(name, got=f"unknown modules {unknown}", allowed=known, fix=fix))
 
 
 class MultiRLModule(nn.Module):

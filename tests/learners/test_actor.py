@@ -10,7 +10,8 @@ import torch
 from learner_cases import ShardedSource, make_batch, make_learner, weights
 from learner_peers import HOST
 
-from dask_rl.learners.actor import LearnerActor, Membership, Outcome, pack, unpack
+from dask_rl.learners.actor import LearnerActor
+from dask_rl.learners.calls import Membership, Outcome, pack, unpack
 from dask_rl.learners.collective import RendezvousStore, SingleProcess
 from dask_rl.learners.health import HealthReport, HealthState
 from dask_rl.learners.learner import Learner

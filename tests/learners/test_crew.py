@@ -11,6 +11,8 @@ from dask_rl.learners import manager
 from dask_rl.learners.dispatcher import Dispatcher
 from dask_rl.learners.health import HealthReport, HealthState
 from dask_rl.learners.learner import Learner
+from dask_rl.learners.positions import most_advanced
+from dask_rl.learners.request import Position
 from dask_rl.storage.errors import GroupLostError, PeersLostError, RestartLimitError
 
 
@@ -110,10 +112,10 @@ def test_a_new_start_survives_a_loss_on_the_way(crew_of):
     first = bench.spares[0]
     build = first.actor.build
 
-    def dying():
+    def dying(*blueprint):
         first.actor.build = build
         first.kill("killed while it starts")
-        return build()
+        return build(*blueprint)
 
     first.actor.build = dying
     crew.restart()
@@ -174,3 +176,39 @@ def test_a_replacement_that_knows_nothing_does_not_carry_a_group_on(crew_of, mon
     with pytest.raises(GroupLostError, match="nobody left"):
         dispatcher.wait(admit(dispatcher, 1), 20)
     assert isinstance(bench, Bench)
+
+
+def test_a_worker_that_comes_back_at_the_same_address_can_be_lost_again(crew_of):
+    """With fixed ports, a nanny's new worker has the address of the one before."""
+    crew, bench = crew_of(2, 2)
+    for spare in bench.spares:
+        spare.where = "place 0"
+    dispatcher = Dispatcher(crew, crew._settings)
+    for number in (1, 2):
+        crew.manager.handles[0].kill()
+        dispatcher.wait(admit(dispatcher, number), 20)
+    assert [event.name for event in crew.events] == ["learner_lost", "rejoined"] * 2
+    assert crew.num_restarts == 2
+
+
+def test_the_holder_of_the_state_is_one_of_those_that_closed_ranks(crew_of, monkeypatch):
+    crew, bench = crew_of(3, 0, elastic=True, max_restarts=1)
+    bench.is_elastic = True
+    first, ahead, behind = crew.manager.handles
+    ahead.actor.learner.step = 5
+    break_off(behind.actor.learner, 1)
+    first.kill()
+    dispatcher = Dispatcher(crew, crew._settings)
+    with pytest.raises(RestartLimitError):
+        dispatcher.make_whole()
+    assert not behind.actor.learner.knows_state
+    assert crew.manager.handles[crew.holder] is ahead
+
+
+def test_of_two_at_one_step_the_one_that_ended_the_request_is_ahead():
+    """The other has not run the hooks after it."""
+    begun, ended = Position(step=8, open_request=3, weights_seq_no=2), Position(step=8, weights_seq_no=3)
+    assert most_advanced({0: begun, 1: ended}) == 1
+    assert most_advanced({0: ended, 1: ended}) == 0
+    assert most_advanced({0: ended, 1: Position(step=9, weights_seq_no=2)}) == 1
+    assert most_advanced({}) == 0

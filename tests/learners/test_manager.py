@@ -5,7 +5,8 @@ from crew_cases import wait_in_process
 from learner_cases import make_learner
 
 from dask_rl.learners import manager as manager_module
-from dask_rl.learners.actor import LearnerActor, Outcome, pack
+from dask_rl.learners.actor import LearnerActor
+from dask_rl.learners.calls import Outcome, pack
 from dask_rl.learners.manager import ActorManager, CallResult, values
 from dask_rl.storage.errors import LearnerError, LearnerLostError, PeersLostError, WaitTimeoutError
 
@@ -163,6 +164,18 @@ def test_a_late_actor_is_named_with_the_stage_and_is_not_lost(trio):
     assert manager.healthy_actor_ids == [0, 1, 2]
     assert manager.in_flight() == {}
     assert manager.call("apply", [(lambda learner: 1, {})] * 3, timeout=0, stage="counting") == []
+
+
+def test_a_call_that_is_interrupted_leaves_nothing_behind(trio):
+    manager, handles = trio
+    handles[1].is_open = False
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        manager.call("apply", [(lambda learner: 1, {})] * 3, timeout=30, stage="counting", watch=interrupt)
+    assert manager.in_flight() == {}
 
 
 def test_an_actor_that_is_declared_lost_meanwhile_is_not_waited_for(trio):

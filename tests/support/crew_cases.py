@@ -9,8 +9,9 @@ from typing import Any
 from learner_cases import ACTIONS, OBSERVATIONS, make_batch
 from learner_peers import HOST
 
-from dask_rl.learners.actor import LearnerActor, Membership, Outcome, pack, unpack
+from dask_rl.learners.actor import LearnerActor
 from dask_rl.learners.batch import DEFAULT_MODULE_ID
+from dask_rl.learners.calls import Membership, Outcome, pack, unpack
 from dask_rl.learners.collective import Rendezvous, RendezvousStore
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.crew import Crew
@@ -203,9 +204,10 @@ class Bench:
     def __init__(self, spares: Iterable[Any]) -> None:
         self.spares = list(spares)
         self.ended: list[str] = []
+        self.is_elastic = False
 
     def replacements(self, count: int, taken: Collection[str], budget: Any) -> list[Any]:
-        if len(self.spares) < count:
+        if len(self.spares) < count and not self.is_elastic:
             raise WorkersMissingError(f"{len(self.spares)} spare actors of {count}")
         found, self.spares = self.spares[:count], self.spares[count:]
         return found
