@@ -35,6 +35,8 @@ class ActorHandle(Protocol):
 
     where: str
     """The address of its process."""
+    worker_id: str
+    """What tells its process from others that had or will have this address."""
     pid: int | None
     """Its process, once it is built."""
 
@@ -66,7 +68,7 @@ class _Done:
 class LocalHandle:
     """An actor in this process; calls are made at once."""
 
-    where = "this process"
+    where = worker_id = "this process"
     pid: int | None = None
 
     def __init__(self, actor: LearnerActor) -> None:

@@ -83,6 +83,10 @@ class HealthTable:
         row.since, row.heard, row.asked, row.cause = now - report.seconds_in_state, now, None, None
         row.step, row.is_warm, row.last_error = report.step, report.is_warm, report.last_error
 
+    def hear_later(self, actor_id: int) -> None:
+        """Note an answer that is here and cannot be read yet."""
+        self.rows[actor_id].asked = None
+
     def excuse(self, seconds: float) -> None:
         """Leave time out of account in which nobody could have heard an answer."""
         for row in self.rows.values():

@@ -113,16 +113,18 @@ class ActorManager:
         lost_before = set(self.lost)  # who asks one of these wants to know whether it answers
         self._num_calls += 1
         tag = ("call", self._num_calls)
-        self.submit(method, arguments, tag=tag, stage=stage, actor_ids=ids)
-        deadline = time.monotonic() + timeout
         results: dict[int, CallResult] = {}
-        while len(results) < len(ids) and (left := deadline - time.monotonic()) > 0:
-            results |= {result.actor_id: result for result in self.ready([tag], timeout=min(left, 1.0))}
-            if watch is not None and len(results) < len(ids):
-                watch()
-                lost = {i: cause for i, cause in self.lost.items() if i in ids and i not in lost_before}
-                results = {i: _lost_result(i, cause, tag) for i, cause in lost.items()} | results
-        self.forget([tag])
+        try:
+            self.submit(method, arguments, tag=tag, stage=stage, actor_ids=ids)
+            deadline = time.monotonic() + timeout
+            while len(results) < len(ids) and (left := deadline - time.monotonic()) > 0:
+                results |= {result.actor_id: result for result in self.ready([tag], timeout=min(left, 1.0))}
+                if watch is not None and len(results) < len(ids):
+                    watch()
+                    lost = {i: cause for i, cause in self.lost.items() if i in ids and i not in lost_before}
+                    results = {i: _lost_result(i, cause, tag) for i, cause in lost.items()} | results
+        finally:
+            self.forget([tag])
         if timeout == 0:
             return []
         return [results.get(actor_id) or _late_result(actor_id, stage, timeout, tag) for actor_id in ids]

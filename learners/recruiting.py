@@ -3,14 +3,14 @@
 import time
 from collections.abc import Sequence
 
-from dask_rl.storage.errors import LearnerError, WaitTimeoutError
-
 from .config import LearnersConfig
 from .dask_handle import DaskHandle
 from .handles import ActorHandle
 from .hiring import Hiring
 
 _LOOK_EVERY_SECONDS = 1.0
+_TOGETHER_SECONDS = 10.0
+"""How long those that are constructed wait for the others, so that the group meets once for all of them."""
 
 
 class Recruiting:
@@ -38,18 +38,12 @@ class Recruiting:
                 self._recruits = self._hiring.keep(self._recruits)
                 taken = {handle.where for handle in (*members, *self._recruits)}
                 self._recruits += self._hiring.submit(taken, max(0, missing - len(self._recruits)))
-        if not self._recruits or not all(recruit.is_constructed for recruit in self._recruits):
+        ready = [recruit for recruit in self._recruits if recruit.is_constructed]
+        late = [recruit for recruit in self._recruits if recruit not in ready]
+        if not ready or any(now - recruit.submitted_at < _TOGETHER_SECONDS for recruit in late):
             return []
-        recruits, self._recruits = self._recruits, []
-        return [recruit for recruit in recruits if self._is_there(recruit)]
-
-    def _is_there(self, recruit: DaskHandle) -> bool:
-        try:
-            self._hiring.await_start(recruit, time.monotonic() + self._settings.startup_timeout_seconds)
-        except (LearnerError, WaitTimeoutError):  # others may come
-            recruit.release()
-            return False
-        return True
+        self._recruits = late
+        return [recruit for recruit in ready if self._hiring.is_there(recruit)]
 
     def release(self) -> None:
         """Let go of those that were not taken in."""

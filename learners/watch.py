@@ -53,5 +53,7 @@ class Watch:
             if question is None:
                 self._questions[actor_id] = self._manager.handles[actor_id].ask_health()
                 self.table.ask(actor_id, now)
+        except TimeoutError:
+            self.table.hear_later(actor_id)  # the answer is here; the event loop that has it is busy
         except LOST as error:
             self._manager.lose(actor_id, " ".join(str(error).split()) or type(error).__name__)

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from distributed import Client
 
@@ -19,6 +19,22 @@ _ANSWER_SECONDS = 30.0
 """In which a scheduler answers a question, even a busy one."""
 
 
+class Place(NamedTuple):
+    """A worker process. With fixed ports, a nanny's new worker has the address of the one before."""
+
+    address: str
+    worker_id: str
+    """Of this process alone, as the scheduler knows it."""
+
+
+class Occupancy(NamedTuple):
+    """What the scheduler knows of a worker's process and of the actors there."""
+
+    worker_id: str
+    actors: list[str]
+    """Their keys, in the order in which they were sent there; one is among them before it is constructed."""
+
+
 class WorkerPool:
     """Finds free worker processes, waits for them, and ends those that hang. One learner a process."""
 
@@ -27,13 +43,14 @@ class WorkerPool:
         self.num_gpus = settings.num_gpus_per_learner
         cpus = settings.num_cpus_per_learner
         self.num_cpus = cpus if isinstance(cpus, int) else 0
-        self._given_up: set[str] = set()
+        self._given_up: set[Place] = set()
+        self._avoided: set[Place] = set()
 
-    def free(self, taken: Collection[str] = (), *, shared: bool = False) -> list[str]:
-        """Return the addresses of usable workers, in order of their names.
+    def free(self, taken: Collection[str] = (), *, shared: bool = False) -> list[Place]:
+        """Return usable workers, in order of their names.
 
         Args:
-            taken: workers to leave out.
+            taken: addresses of workers to leave out.
             shared: whether to return those with a learner of another group too, last. Groups that share workers must
                 not update at the same time: each would wait for the other.
         """
@@ -44,15 +61,21 @@ class WorkerPool:
             if info.get("resources", {}).get("GPU", 0) >= self.num_gpus
             and info["nthreads"] >= self.num_cpus
             and address not in taken
-            and address not in self._given_up
         ]
-        busy = set(ask_scheduler(self.client, _with_actors)) if usable else set()
+        occupancy = self.occupancy() if usable else {}
+        places = [Place(address, occupancy[address].worker_id) for address in usable if address in occupancy]
+        busy = {place for place in places if occupancy[place.address].actors}
         return sorted(
-            (address for address in usable if shared or address not in busy),
-            key=lambda address: (address in busy, str(workers[address].get("name")), address),
+            (place for place in places if place not in self._given_up and (shared or place not in busy)),
+            key=lambda place: (place in busy, place in self._avoided, str(workers[place.address].get("name")), place),
         )
 
-    def wait_for(self, count: int, taken: Collection[str], timeout: float, *, shared: bool = False) -> list[str]:
+    def occupancy(self) -> dict[str, Occupancy]:
+        """Ask the scheduler for the worker processes and their actors, by address."""
+        found = ask_scheduler(self.client, _occupancy)
+        return {address: Occupancy(*facts) for address, facts in found.items()}
+
+    def wait_for(self, count: int, taken: Collection[str], timeout: float, *, shared: bool = False) -> list[Place]:
         """Return `count` workers as of `free`, or as many as there are after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
@@ -86,15 +109,21 @@ class WorkerPool:
             )
         )
 
-    def give_up(self, address: str, pid: int | None) -> None:
-        """Never use a worker again, and kill its process if it is there: one that was stopped may wake up.
+    def avoid(self, place: Place) -> None:
+        """Choose a worker process after all others."""
+        self._avoided.add(place)
 
-        A nanny then starts another worker, at another address.
+    def give_up(self, place: Place, pid: int | None) -> None:
+        """Never use a worker process again, and kill it if it is there: one that was stopped may wake up.
+
+        A nanny then starts another one, which may have the same address.
         """
-        if address in self._given_up:
+        if place in self._given_up:
             return
-        self._given_up.add(address)
-        if address not in self._workers():
+        self._given_up.add(place)
+        address = place.address
+        there = self.occupancy().get(address)
+        if there is None or there.worker_id != place.worker_id:
             return
         options = {"workers": [address], "nanny": True, "on_error": "ignore"}
         # Without a nanny, or out of reach, it lives on: it is not used again, and its generation is over.
@@ -122,6 +151,8 @@ def workers_of(client: Client) -> dict[str, Any]:
 
 def ask_scheduler(client: Client, function: Callable[..., Any], **arguments: Any) -> Any:
     """Call a function on the scheduler, which passes itself as dask_scheduler; LearnerLostError where it is gone."""
+    if client.status != "running":
+        raise scheduler_lost()
     try:
         # `client.run_on_scheduler` has no time limit.
         return client.sync(client._run_on_scheduler, function, callback_timeout=_ANSWER_SECONDS, **arguments)
@@ -145,8 +176,13 @@ def is_known(key: str, dask_scheduler: Any) -> bool:
     return key in dask_scheduler.tasks
 
 
-def _with_actors(dask_scheduler: Any) -> list[str]:
-    return [address for address, worker in dask_scheduler.workers.items() if worker.actors]
+def _occupancy(dask_scheduler: Any) -> dict[str, tuple[str, list[str]]]:
+    found = {}
+    for address, worker in dask_scheduler.workers.items():
+        # Dask keeps those that were cancelled while they were constructed.
+        actors = [actor for actor in worker.actors if actor.state in ("processing", "memory")]
+        found[address] = worker.server_id, [str(actor.key) for actor in sorted(actors, key=lambda each: each.run_id)]
+    return found
 
 
 def _kill(pid: int | None, dask_worker: Any) -> None:

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import dask
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
-from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from dask_rl.learners.config import Seconds
+from dask_rl.learners.own_cluster import WORKER_TTL_SECONDS, KeepLearners, cluster_settings
 from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError, explain
 
 from .security import SecurityConfig, open_security
@@ -25,20 +25,6 @@ from .spawning import environment_kept, failed_children_ended, interrupts_held
 
 _HOST = "127.0.0.1"
 _PRELOAD = "dask_rl.pipeline.runs.worker_preload"
-_LEARNER_WORKERS = {
-    "distributed.worker.multiprocessing-method": "spawn",
-    # A paused worker runs actor methods but no tasks; spilled blocks come back slowly.
-    "distributed.worker.memory.target": False,
-    "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,
-    # Stacks are sampled every 10 ms by default, which learners would pay for, and kept: 50 KB a second.
-    "distributed.worker.profile.enabled": False,
-    # Dask's 64 KiB makes glibc map and unmap every tensor above 128 KiB: fresh pages, at each step of a learner.
-    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 256 * 2**20,
-    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 32 * 2**20,
-    # Threads that spin while they wait make a learner ten times slower where others use the same cores.
-    "distributed.nanny.pre-spawn-environ.OMP_WAIT_POLICY": "PASSIVE",
-}
 
 ClusterKind = Literal["in_process", "local", "cuda", "address", "scheduler_file"]
 
@@ -63,7 +49,7 @@ class ClusterConfig(BaseModel):
     """Port of the dashboard on 127.0.0.1 (local, cuda); 0: a free one."""
     memory_per_worker: int | str = "auto"
     """Memory limit of a worker (local, cuda) in bytes or as in "4GB"; auto: an even share."""
-    worker_ttl_seconds: Seconds = 60
+    worker_ttl_seconds: Seconds = WORKER_TTL_SECONDS
     """A worker that is silent for so long is given up for dead and replaced (local, cuda)."""
     startup_timeout_seconds: Seconds = 60
     """Bound on reaching the scheduler, on the start of a worker and on the wait for enough of them."""
@@ -95,17 +81,6 @@ class ClusterConfig(BaseModel):
         if self.security == "temporary" and self.kind not in ("local", "cuda"):
             raise ValueError(f"security=temporary is for kinds local and cuda; kind {self.kind} needs the files")
         return self
-
-
-class KeepLearners(SchedulerPlugin):
-    """Keeps workers that hold actors out of every downscaling: adapt() and scale() may not kill a learner."""
-
-    name = "keep-learners"
-    idempotent = True
-
-    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
-        """Return the workers without actors."""
-        return [worker for worker in workers if not worker.actors]
 
 
 @contextmanager
@@ -206,11 +181,10 @@ def _start_cluster(config: ClusterConfig, num_needed: int, security: Security | 
         options["processes"] = True
         if config.memory_per_worker == "auto":
             del options["memory_limit"]  # LocalCluster's own "auto" divides by workers, not by cores
-    ttl = {"distributed.scheduler.worker-ttl": f"{config.worker_ttl_seconds}s"}
     began = time.monotonic()
     try:
         with (
-            dask.config.set(_LEARNER_WORKERS | ttl),
+            dask.config.set(cluster_settings(config.worker_ttl_seconds)),
             interrupts_held(),
             environment_kept(),
             failed_children_ended(),

@@ -16,7 +16,7 @@ from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.dask_handle import DaskHandle
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.module import RLModuleSpec
-from dask_rl.learners.workers import WorkerPool
+from dask_rl.learners.workers import Place, WorkerPool
 from dask_rl.storage.checkpoint import save_checkpoint
 from dask_rl.storage.errors import CheckpointError, ConfigError, LearnerError, LearnerLostError
 
@@ -133,7 +133,7 @@ def test_an_actor_that_cannot_be_constructed_is_one_line_and_lets_the_others_go(
 
 
 def test_a_worker_that_is_gone_before_its_learner_starts_is_missed_soon(cluster_client, monkeypatch):
-    monkeypatch.setattr(WorkerPool, "wait_for", lambda *args, **kwargs: ["tcp://127.0.0.1:9"])
+    monkeypatch.setattr(WorkerPool, "wait_for", lambda *args, **kwargs: [Place("tcp://127.0.0.1:9", "gone")])
     began = time.monotonic()
     with pytest.raises(LearnerLostError, match=r"learner at tcp://127.0.0.1:9, starting: got a lost worker process"):
         LearnerGroup(make_config(1), module_spec=SPEC, client=cluster_client)

@@ -1,34 +1,44 @@
 """Handles of actors on a Dask worker, here a thread of this process."""
 
 import asyncio
+import threading
+import time
 
 import pytest
+import worker_code
 from crew_cases import SPEC
 from distributed import Client
 from learner_cases import make_learner
 
-from dask_rl.learners import workers
+from dask_rl.learners import dask_handle, recruiting, workers
 from dask_rl.learners.config import LearnersConfig
 from dask_rl.learners.dask_handle import DaskHandle
 from dask_rl.learners.hiring import Hiring
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.manager import ActorManager
-from dask_rl.learners.workers import ask_scheduler, workers_of
-from dask_rl.storage.errors import LearnerError, LearnerLostError
+from dask_rl.learners.recruiting import Recruiting
+from dask_rl.learners.restarts import RestartBudget
+from dask_rl.learners.watch import Watch
+from dask_rl.learners.workers import Place, WorkerPool, ask_scheduler, workers_of
+from dask_rl.storage.errors import LearnerError, LearnerLostError, WorkersMissingError
 
 
 @pytest.fixture(scope="module")
 def client():
-    options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with Client(set_as_default=False, **options) as client:
         yield client
 
 
+def place_of(client):
+    [place] = WorkerPool(client, LearnersConfig()).free(shared=True)
+    return place
+
+
 @pytest.fixture
 def handle(client):
-    [address] = workers_of(client)
     config = make_learner({"name": "bc"}, num_threads_per_learner=1).config
-    handle = DaskHandle(client, address, (config, SPEC, Learner, {}), {})
+    handle = DaskHandle(client, place_of(client), (config, SPEC, Learner, {}), {})
     handle.start(20)
     yield handle
     handle.release()
@@ -94,7 +104,7 @@ def test_an_answer_that_can_no_longer_come_is_not_waited_for(handle):
 
 
 def test_recruits_whose_worker_is_gone_are_let_go(client, handle):
-    gone = DaskHandle(client, "tcp://127.0.0.1:1", (None, SPEC), {})
+    gone = DaskHandle(client, Place("tcp://127.0.0.1:1", "gone"), (None, SPEC), {})
     hiring = Hiring(client, LearnersConfig(), lambda: ())
     assert not gone.is_constructed
     assert hiring.keep([gone, handle]) == [handle]
@@ -120,3 +130,156 @@ def test_a_question_to_a_silent_scheduler_about_its_workers_ends(client, monkeyp
     monkeypatch.setattr(client, "_update_scheduler_info", silent)
     with pytest.raises(LearnerLostError, match=r"Dask scheduler: got no answer in 0\.1 s"):
         workers_of(client)
+
+
+@pytest.fixture
+def busy_loop(client, monkeypatch):
+    """The client's event loop does something else for as long as it is told to."""
+    monkeypatch.setattr(dask_handle, "_DONE_SECONDS", 0.05)
+    begun, ended = threading.Event(), threading.Event()
+
+    def be_busy():
+        begun.set()
+        ended.wait(60)
+
+    def start():
+        client.loop.add_callback(be_busy)
+        begun.wait(60)
+        return ended.set
+
+    yield start
+    ended.set()
+
+
+def wait_until_done(question):
+    deadline = time.monotonic() + 20
+    while not question.done():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_an_answer_that_a_busy_event_loop_does_not_hand_out_is_asked_for_again(handle, busy_loop):
+    pending = call(handle, "build")
+    wait_until_done(handle.open_calls[0])
+    end = busy_loop()
+    assert not pending.done()
+    assert handle.loss is None
+    end()
+    assert pending.result(20).error is None
+
+
+def test_a_report_that_a_busy_event_loop_does_not_hand_out_is_no_loss(handle, busy_loop):
+    call(handle, "build").result(20)
+    manager = ActorManager([handle])
+    watch = Watch(LearnersConfig(), manager)
+    look_again(watch)
+    wait_until_done(watch._questions[0])
+    end = busy_loop()
+    look_again(watch)
+    assert manager.lost == {}
+    assert watch.table.rows[0].asked is None, "it is not silent"
+    end()
+    look_again(watch)
+    assert watch.table.rows[0].heard is not None
+
+
+def look_again(watch):
+    watch._looked_at -= 2
+    watch.look()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two workers."""
+    options = {"processes": False, "n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with Client(set_as_default=False, **options) as client:
+        yield client
+
+
+@pytest.fixture
+def held():
+    """Whatever waits for `worker_code.HELD` goes on at the end."""
+    worker_code.HELD.clear()
+    yield
+    worker_code.HELD.set()
+
+
+def settings_of(**learners) -> LearnersConfig:
+    return LearnersConfig(num_learners=2, num_threads_per_learner=1, **learners)
+
+
+def blueprint():
+    return make_learner({"name": "bc"}).config, SPEC, Learner, {}
+
+
+def test_another_process_at_the_address_of_one_that_was_given_up_is_of_use(client):
+    pool, place = WorkerPool(client, LearnersConfig()), place_of(client)
+    pool.give_up(Place(place.address, "the one before"), None)
+    assert pool.free(shared=True) == [place]
+    pool.give_up(place, None)
+    assert pool.free(shared=True) == []
+
+
+def test_a_worker_that_hangs_while_it_constructs_is_not_chosen_again(pair, held):
+    settings = settings_of(startup_timeout_seconds=2)
+    stuck, well = WorkerPool(pair, settings).free()
+    hiring = Hiring(pair, settings, lambda: (*blueprint(), worker_code.HoldsUp(stuck.address)))
+    budget = RestartBudget(1, 600)
+    [hired] = hiring.replacements(1, (), budget)
+    hired.release()
+    assert hired.where == well.address
+    assert budget.total == 1
+
+
+def test_a_recruit_that_hangs_holds_up_others_for_a_moment_and_is_given_up(pair, held, monkeypatch):
+    monkeypatch.setattr(recruiting, "_TOGETHER_SECONDS", 0.5)
+    monkeypatch.setattr(recruiting, "_LOOK_EVERY_SECONDS", 0.1)
+    settings = settings_of(startup_timeout_seconds=3, elastic=True)
+    wait_until(lambda: len(WorkerPool(pair, settings).free()) == 2)
+    stuck, well = WorkerPool(pair, settings).free()
+    recruits = Recruiting(settings, Hiring(pair, settings, lambda: (*blueprint(), worker_code.HoldsUp(stuck.address))))
+    taken = []
+    wait_until(lambda: taken.extend(recruits.take([])) or taken)
+    assert [recruit.where for recruit in taken] == [well.address]
+    assert [recruit.where for recruit in recruits._recruits] == [stuck.address]
+    assert recruits.take(taken) == []
+    wait_until(lambda: recruits.take(taken) or not recruits._recruits)
+    assert recruits._hiring._pool.free() == []
+    taken[0].release()
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_who_comes_second_to_a_worker_makes_way(client, handle, held, monkeypatch, is_busy):
+    call(handle, "build").result(20)
+    pending = call(handle, "apply", worker_code.hold, {}) if is_busy else None
+    settings = settings_of(replacement_timeout_seconds=0.2, startup_timeout_seconds=30)
+    hiring, budget = Hiring(client, settings, blueprint), RestartBudget(0, 600)
+    places = [[Place(handle.where, handle.worker_id)], []]  # it was free when both looked
+    monkeypatch.setattr(hiring._pool, "wait_for", lambda *args: places.pop(0))
+    with pytest.raises(WorkersMissingError):
+        hiring.replacements(1, (), budget)
+    assert budget.total == 0, "nobody was lost"
+    assert handle.loss is None
+    worker_code.HELD.set()
+    assert pending is None or pending.result(20).error is None
+    assert call(handle, "leave").result(20).error is None
+
+
+def test_a_recruit_makes_way_too(client, handle):
+    settings = settings_of()
+    hiring = Hiring(client, settings, blueprint)
+    second = DaskHandle(client, Place(handle.where, handle.worker_id), blueprint(), {})
+    wait_until(lambda: second.is_constructed)
+    assert not hiring.is_there(second)
+    third = DaskHandle(client, Place(handle.where, handle.worker_id), blueprint(), {})
+    wait_until(lambda: third.is_constructed)
+    assert hiring.keep([third]) == []
+    assert second.loss == third.loss == "released"
+    assert handle.loss is None
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.01)

@@ -1,7 +1,9 @@
 """What tests run inside Dask workers, which can import this folder and not the tests."""
 
 import functools
+import threading
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -20,6 +22,31 @@ class Counter:
 
     def one(self) -> int:
         return 1
+
+
+HELD = threading.Event()
+"""What `hold` waits for: of use where workers are threads of the tests' process."""
+
+
+def hold(learner: Any) -> None:
+    """Keep a learner busy."""
+    HELD.wait(60)
+
+
+class HoldsUp:
+    """An empty tuple, which one worker never comes to the end of unpacking."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __reduce__(self) -> Any:
+        return _hold_at, (self._address,)
+
+
+def _hold_at(address: str) -> tuple[()]:
+    if get_worker().address == address:
+        HELD.wait(60)
+    return ()
 
 
 def open_files() -> int:

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from worker_code import Counter
 
-from dask_rl.pipeline.runs.cluster import ClusterConfig, KeepLearners, open_cluster, open_workers, wait_for_workers
+from dask_rl.learners.own_cluster import KeepLearners
+from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster, open_workers, wait_for_workers
 from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError
 
 DRIVER = """

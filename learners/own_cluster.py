@@ -1,0 +1,60 @@
+"""A Dask cluster of our own on this machine, set up for learners."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from .config import LearnersConfig
+
+WORKER_TTL_SECONDS = 60.0
+"""A worker that is silent for so long is given up for dead and replaced."""
+_SETTINGS = {
+    "distributed.worker.multiprocessing-method": "spawn",
+    # A paused worker runs actor methods but no tasks; spilled blocks come back slowly.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    # Stacks are sampled every 10 ms by default, which learners would pay for, and kept: 50 KB a second.
+    "distributed.worker.profile.enabled": False,
+    # Dask's 64 KiB makes glibc map and unmap every tensor above 128 KiB: fresh pages, at each step of a learner.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 256 * 2**20,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 32 * 2**20,
+    # Threads that spin while they wait make a learner ten times slower where others use the same cores.
+    "distributed.nanny.pre-spawn-environ.OMP_WAIT_POLICY": "PASSIVE",
+}
+
+
+class KeepLearners(SchedulerPlugin):
+    """Keeps workers that hold actors out of every downscaling: adapt() and scale() may not kill a learner."""
+
+    name = "keep-learners"
+    idempotent = True
+
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+        """Return the workers without actors."""
+        return [worker for worker in workers if not worker.actors]
+
+
+def cluster_settings(worker_ttl_seconds: float = WORKER_TTL_SECONDS) -> dict[str, Any]:
+    """Return Dask's settings for a cluster whose workers run learners."""
+    return _SETTINGS | {"distributed.scheduler.worker-ttl": f"{worker_ttl_seconds}s"}
+
+
+@contextmanager
+def open_own_cluster(settings: LearnersConfig) -> Iterator[Client]:
+    """Give a client of one worker process per learner; all is closed at the end."""
+    cpus = settings.num_cpus_per_learner
+    with dask.config.set(cluster_settings()):
+        cluster = LocalCluster(
+            n_workers=settings.num_learners,
+            threads_per_worker=max(1, cpus) if isinstance(cpus, int) else 1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+        )
+    with cluster, Client(cluster) as client:
+        client.register_plugin(KeepLearners())
+        yield client
