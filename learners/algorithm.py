@@ -95,8 +95,9 @@ class Algorithm(ABC, Generic[C]):
     ) -> dict[str, torch.Tensor]:
         """Return the phase's losses by name, each *summed* over the rows that count.
 
-        Pure: no randomness but `noise`, no state but the module's parameters, no exchange. Each loss reaches
-        only the parameters of its own optimizer.
+        Pure: no randomness but `noise`, no state but the module's parameters and buffers, no exchange. Each loss
+        reaches only the parameters of its own optimizer. Buffers that it writes to, such as moving norms, are of
+        this learner's own rows; see `Learner.compute_losses`.
         """
 
     def optimizers(self, num_steps: int) -> dict[str, OptimizerSpec]:

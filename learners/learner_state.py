@@ -92,6 +92,10 @@ class LearnerState(Checkpointable):
         self._targets: dict[tuple[ModuleID, str], FlatTargets] = {}
         self._noise: dict[ModuleID, NoiseBuffers] = {}
         self._undo: dict[ModuleID, Undo] = {}
+        self._undo_buffers: dict[ModuleID, Undo] = {}
+        """Of losses that write to buffers; all else that a step of one phase changes comes after its exchange."""
+        self._flat_modules: set[ModuleID] = set()
+        """Modules of which no optimizer may fail half-way."""
         self._total_weights = torch.zeros(0)
 
     @property

@@ -1,6 +1,6 @@
 """LearnerSteps: one gradient step, phase by phase, all or nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from .gradients import Losses
 from .learner_stages import LearnerStages
 from .losses import num_valid_rows
 from .metrics import CallMetrics
+from .undo import Undo
 
 
 class LearnerSteps(LearnerStages):
@@ -69,9 +70,9 @@ class LearnerSteps(LearnerStages):
             self.flat.weights[index] = rows.get(module_id, 0)
         plans = {module_id: self.algorithms[module_id].phases() for module_id in batches}
         num_phases = max(map(len, plans.values()))
-        if num_phases > 1:  # a single phase changes nothing before its only exchange has succeeded
-            for module_id in batches:
-                self._undo[module_id].remember()
+        undo = self._undo_for(batches, num_phases)
+        for part in undo:
+            part.remember()
         losses: list[dict[ModuleID, Losses]] = []
         applied = False
         try:
@@ -87,9 +88,9 @@ class LearnerSteps(LearnerStages):
                 for index in range(num_phases)
             )
         finally:
-            if not applied and num_phases > 1:
-                for module_id in batches:
-                    self._undo[module_id].put_back()
+            if not applied:
+                for part in undo:
+                    part.put_back()
         self._end_start_up()
         # Only now: the losses of a step that fails and is taken again count once.
         for phase_losses in losses:
@@ -100,6 +101,15 @@ class LearnerSteps(LearnerStages):
         if applied:
             self.lifetime.add_step(batches, self._total_weights)
         return applied
+
+    def _undo_for(self, module_ids: Iterable[ModuleID], num_phases: int) -> list[Undo]:
+        """Return what must be remembered of the modules, so that a step can be taken back.
+
+        Before the only exchange of a single phase nothing but buffers changes, in the losses, and after it nothing
+        fails: unless a stage or an optimizer is a user's own.
+        """
+        undo = self._undo_buffers if num_phases == 1 and self._changes_at_once(module_ids) else self._undo
+        return [undo[module_id] for module_id in module_ids]
 
     def _end_start_up(self) -> None:
         """The first step compiled its phases under the start-up timeout; now a silent peer is a lost one."""

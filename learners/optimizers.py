@@ -44,12 +44,21 @@ class SegmentOptimizer:
             kwargs.setdefault("fused", True)
         self.optimizer = factory(self._parameters, lr=self.schedule(0), **kwargs)
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether it is one of torch's own that treat the whole segment as one parameter: no step fails half-way."""
+        return self._is_flat
+
     def step(self, step: int) -> None:
         """Step at the schedule's learning rate for `step`."""
+        self.set_rate(step)
+        self.optimizer.step()
+
+    def set_rate(self, step: int) -> None:
+        """Ask the schedule, which may fail, for the learning rate of `step`."""
         rate = self.schedule(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as {"key.parameter name": tensor}; scalars such as the step counter as {"key": tensor}."""

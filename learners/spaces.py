@@ -1,6 +1,6 @@
 """What networks need to know of Gymnasium spaces: sizes, kinds, and the scale of actions."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
@@ -42,6 +42,8 @@ def action_size(space: gymnasium.Space[Any]) -> int:
 class ActionScaling(nn.Module):
     """The affine map between actions in their Box and in [-1, 1]; the identity where a bound is infinite."""
 
+    has_constant_buffers: ClassVar[bool] = True
+    """Whether no step changes its buffers, so that they need not be remembered."""
     center: torch.Tensor  # (act_dim,)
     half_range: torch.Tensor  # (act_dim,)
 

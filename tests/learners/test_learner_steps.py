@@ -1,9 +1,9 @@
-"""A step is all or nothing, on one learner and on several that must agree on it."""
+"""Steps of several learners, which must agree on them."""
 
 import numpy as np
 import pytest
 import torch
-from learner_cases import make_batch, make_learner, update, weights
+from learner_cases import make_batch, make_learner, weights
 from learner_peers import run_in_threads
 
 from dask_rl.learners.agreement import agree_on_update
@@ -12,108 +12,13 @@ from dask_rl.learners.collective import SingleProcess
 from dask_rl.learners.iterator import IterableSource
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.request import UpdateRequest
-from dask_rl.storage.errors import ConfigError, NonFiniteGradientError
+from dask_rl.storage.errors import ConfigError
 
 SEQUENTIAL = {"name": "iql", "update_order": "sequential"}
 
 
 def same(a, b):
     return all(np.array_equal(a[name], b[name]) for name in a)
-
-
-# -- steps of several phases -------------------------------------------------------------------------------------
-
-
-class BadPhase(Learner):
-    """One phase of one step has a gradient that is not finite, or fails."""
-
-    bad = (None, None)
-    error = None
-
-    def compute_gradients(self, phases, batches, noise):
-        losses = super().compute_gradients(phases, batches, noise)
-        if (self.step, next(iter(phases.values())).name) == self.bad:
-            if self.error is not None:
-                raise self.error
-            self.flat.grad[: self.flat.size].fill_(torch.nan)
-        return losses
-
-    def get_everything(self):
-        return [tensor.clone() for tensor in self._shared_tensors()]
-
-
-def equal(a, b):
-    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-@pytest.mark.parametrize("phase", ["value", "policy", "critic"])
-@pytest.mark.parametrize("step", [0, 2])
-def test_a_later_phase_that_is_not_finite_takes_the_whole_step_back(phase, step):
-    learner = make_learner(SEQUENTIAL, learner_class=BadPhase)
-    learner.bad = (step, phase)
-    update(learner, *(make_batch("continuous", 6, seed) for seed in range(step)))
-    before = learner.get_everything()
-    result = update(learner, make_batch("continuous", 6, step))["all_modules"]
-    assert equal(learner.get_everything(), before), "weights, targets, optimizer state"
-    assert (result["num_skipped_steps"], result["step"]) == (1, step + 1)
-    update(learner, make_batch("continuous", 6, 9))
-    other = make_learner(SEQUENTIAL, learner_class=BadPhase)
-    update(other, *(make_batch("continuous", 6, seed) for seed in range(step)))
-    other.step += 1
-    update(other, make_batch("continuous", 6, 9))
-    assert equal(learner.get_everything(), other.get_everything())
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt()])
-def test_a_later_phase_that_fails_takes_the_whole_step_back(error):
-    learner, other = (make_learner(SEQUENTIAL, learner_class=BadPhase) for _ in range(2))
-    update(learner, make_batch("continuous", 6))
-    before, position = learner.get_everything(), learner.position()
-    learner.bad, learner.error = (1, "critic"), error
-    with pytest.raises(type(error)):
-        update(learner, make_batch("continuous", 6, 1))
-    assert equal(learner.get_everything(), before)
-    assert (learner.step, learner.num_skipped_steps) == (position.step, 0)
-    learner.error, learner.bad = None, (None, None)
-    result = update(learner, make_batch("continuous", 6, 1))
-    expected = update(other, make_batch("continuous", 6), make_batch("continuous", 6, 1))
-    assert equal(learner.get_everything(), other.get_everything())
-    for key in ("value_loss", "policy_loss", "critic_loss", "num_rows"):
-        assert result[DEFAULT_MODULE_ID][key] == expected[DEFAULT_MODULE_ID][key], "what failed is not counted twice"
-
-
-def test_raising_on_a_later_phase_takes_the_step_back_too():
-    learner = make_learner(SEQUENTIAL, learner_class=BadPhase, on_nonfinite="raise")
-    learner.bad = (0, "critic")
-    before = learner.get_everything()
-    with pytest.raises(NonFiniteGradientError):
-        update(learner, make_batch("continuous", 6))
-    assert equal(learner.get_everything(), before)
-
-
-def test_a_single_phase_makes_no_copy():
-    learner = make_learner({"name": "iql"})
-    learner._undo[DEFAULT_MODULE_ID].remember = lambda: pytest.fail("a copy was taken")
-    update(learner, make_batch("continuous", 6))
-
-
-def test_buffers_of_a_module_are_put_back():
-    learner = make_learner(SEQUENTIAL, learner_class=BadPhase)
-    module = learner.module[DEFAULT_MODULE_ID]
-    module.register_buffer("count", torch.zeros(()))
-    learner._build_storage()
-    plain = learner.compute_losses
-
-    def counting(*args):
-        module.count += 1
-        return plain(*args)
-
-    learner.compute_losses = counting
-    update(learner, make_batch("continuous", 6))
-    assert module.count == 3
-    learner.bad = (1, "critic")
-    update(learner, make_batch("continuous", 6))
-    assert module.count == 3
 
 
 # -- plans that the learners agree on ----------------------------------------------------------------------------
