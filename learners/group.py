@@ -15,10 +15,10 @@ from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, ex
 from .actor import LearnerActor
 from .agreement import ShouldBeUpdated
 from .algorithms.registry import parse_algorithm
-from .checkpointable import State, to_arrays
 from .config import LearnerGroupConfig
 from .crew import Crew
 from .dispatcher import Dispatcher
+from .dropped_rows import DroppedRows
 from .group_modules import GroupModules
 from .handles import LOST, LocalHandle
 from .hiring import Hiring
@@ -73,7 +73,7 @@ class LearnerGroup(GroupModules):
         self._module_states = {}
         self._iterables = Iterables()
         self._num_requests = self._num_dropped_requests = 0
-        self._dropped_rows = []
+        self._dropped_rows = DroppedRows()
         try:
             self._crew = self._assemble(client)
             self._dispatcher = Dispatcher(self._crew, resolved)
@@ -113,17 +113,6 @@ class LearnerGroup(GroupModules):
         """The update requests under way; raises ConfigError after `shutdown`."""
         self.crew  # noqa: B018 - raises
         return self._dispatcher
-
-    def get_surviving_state(self) -> State:
-        """Return the state as a learner that is left knows it, without any repair: after an error of `update_…`.
-
-        Raises:
-            LearnerLostError: nobody is left.
-        """
-        timeout, arguments = self.config.learners.update_timeout_seconds, [(_read_state, {})]
-        holder, stage = self.crew.holder, "reading state"
-        [result] = self.crew.call("apply", arguments, timeout=timeout, stage=stage, actor_ids=[holder])
-        return {"learner": result.get()}
 
     def restart(self) -> None:
         """Begin anew with other learners and initial weights, after a GroupLostError; set a saved state then."""
@@ -190,11 +179,6 @@ class LearnerGroup(GroupModules):
         if getattr(self, "_crew", None) is not None:
             with contextlib.suppress(DaskRLError, *LOST):
                 self.shutdown()
-
-
-def _read_state(learner: Learner) -> State:
-    state: State = to_arrays(learner.get_state())
-    return state
 
 
 def _refuse_a_crowd(num_learners: int) -> None:

@@ -21,15 +21,16 @@ from .checkpointable import Checkpointable, Components, State, select_state, to_
 from .config import LearnerGroupConfig
 from .crew import Crew
 from .dispatcher import Dispatcher
+from .dropped_rows import DroppedRows
 from .events import GroupEvent
 from .handles import LOST
-from .inputs import RowCount, settled_count
 from .learner import Learner
 from .manager import ActorManager, CallResult, values
 from .module import MultiRLModuleSpec
 
 MAX_NUMBER = 2**62
 """Of an update request; the next ones, and seeds with it, are 64-bit numbers too."""
+_COUNTING_SECONDS = 1.0
 _LEAST_SECONDS = 0.001
 """What is left for a call at its time limit; 0 would not wait at all."""
 _REFUSALS = (ConfigError, CheckpointError)
@@ -43,7 +44,7 @@ class GroupState(Checkpointable):
     module_spec: MultiRLModuleSpec
     _num_requests: int
     _num_dropped_requests: int
-    _dropped_rows: list[RowCount]
+    _dropped_rows: DroppedRows
 
     @property
     def crew(self) -> Crew:
@@ -155,16 +156,30 @@ class GroupState(Checkpointable):
             except (WorkersMissingError, RestartLimitError):
                 if not self.manager.healthy_actor_ids:
                     raise
-            place: dict[str, Any] = {"timeout": timeout, "stage": "reading state", "actor_ids": [self.crew.holder]}
-            if self.crew.is_broken:  # a change of modules may not have come to it yet
-                self.crew.call("build", [(self.crew.blueprint(), False)], **place)
-            results = self.crew.call("apply", [(func, kwargs)], **place)
-            if not isinstance(results[0].error, LearnerLostError):
-                return results[0].get()
+            result = self._ask_holder(func, **kwargs)
+            if not isinstance(result.error, LearnerLostError):
+                return result.get()
+
+    def _ask_holder(self, func: Callable[..., Any], **kwargs: Any) -> CallResult:
+        """Call a function that only reads on a learner that knows the state."""
+        place: dict[str, Any] = {"timeout": self.config.learners.update_timeout_seconds, "stage": "reading state"}
+        place["actor_ids"] = [self.crew.holder]
+        if self.crew.is_broken:  # a change of modules may not have come to it yet
+            self.crew.call("build", [(self.crew.blueprint(), False)], **place)
+        [result] = self.crew.call("apply", [(func, kwargs)], **place)
+        return result
 
     def get_state(self, components: Components = None, *, not_components: Components = None) -> State:
         """Return the learners' common state under "learner"; see LearnerState.get_state."""
         return select_state({"learner": self._on_one(_get_state)}, components, not_components)
+
+    def get_surviving_state(self) -> State:
+        """Return the state as a learner that is left knows it, without any repair: after an error of `update_…`.
+
+        Raises:
+            LearnerLostError: nobody is left.
+        """
+        return {"learner": self._ask_holder(_get_state).get()}
 
     def set_state(self, state: Mapping[str, Any], *, force: bool = True) -> None:
         """Give all learners the parts of a state that are there.
@@ -224,7 +239,13 @@ class GroupState(Checkpointable):
         return {"class_name": "LearnerGroup", "constructor": constructor}
 
     def get_stats(self) -> dict[str, Any]:
-        """Return health, progress, restarts, and what asynchronous calls were dropped; does not wait for updates."""
+        """Return health, progress, restarts, and what asynchronous calls were dropped.
+
+        Waits neither for updates nor for data: dropped requests of which the rows are not known yet are
+        `num_uncounted_requests`, and counted by a later call. The rows of plain iterables are counted here, for at
+        most a second a call; each batch is looked at once.
+        """
+        num_rows, num_uncounted = self._dropped_rows.count(_COUNTING_SECONDS)
         steps = {}
         for actor_id in self.manager.healthy_actor_ids:
             with contextlib.suppress(*LOST):  # silent or gone: what becomes of it is for the updates to say
@@ -237,17 +258,12 @@ class GroupState(Checkpointable):
             "num_requests_in_flight": self.dispatcher.num_open,
             "num_lost_requests": self.dispatcher.num_lost,
             "num_dropped_requests": self._num_dropped_requests,
-            "num_dropped_rows": self._count_dropped_rows(),
+            "num_dropped_rows": num_rows,
+            "num_uncounted_requests": num_uncounted,
             "num_restarts": self.crew.num_restarts,
             "generation": self.crew.generation,
             "steps": steps,
         }
-
-    def _count_dropped_rows(self) -> int:
-        timeout = self.config.learners.data_timeout_seconds
-        counts = [settled_count(count, timeout) for count in self._dropped_rows]
-        self._dropped_rows[:] = [sum(counts)]
-        return sum(counts)
 
     @property
     def events(self) -> list[GroupEvent]:

@@ -26,6 +26,7 @@ from .request import UpdateRequest
 
 Results = list[Result]
 """One result per learner: metrics by module id, and "all_modules"."""
+_OF_PASSES = {"num_epochs", "minibatch_size", "shuffle_batch_per_epoch"}
 Iterators = Sequence[BatchSource | Iterable[Batch | MultiBatch]] | SharedData
 
 
@@ -58,6 +59,9 @@ class GroupUpdates(GroupState):
         Returns:
             One result per learner, or for async_update such lists of earlier calls.
         """
+        if misplaced := sorted(options.keys() & _OF_PASSES):
+            allowed = "num_iters: batches of an iterator are taken as they are"
+            raise ConfigError(explain("iterators", got=misplaced, allowed=allowed, fix="leave it out"))
         if num_iters < 1:
             raise ConfigError(explain("num_iters", got=num_iters, allowed="at least 1", fix="correct it"))
         return self._update(
@@ -80,7 +84,7 @@ class GroupUpdates(GroupState):
             batch: rows of the one module, or by module id. Split into contiguous parts that differ by at most one
                 row; a module of which some learner would get no row is left out, on all learners, and counted. Or a
                 list of Dask futures of batches, one a learner; or a list of iterators, one a learner.
-            num_epochs: passes over the batch.
+            num_epochs: passes over the batch; for all but iterators, as the last two are.
             num_iters: steps to take, for iterators only.
             minibatch_size: rows per module, learner and step; None: all.
             shuffle_batch_per_epoch: whether each pass takes the rows in a new order.
@@ -91,9 +95,12 @@ class GroupUpdates(GroupState):
         """
         passes = Passes(num_epochs, minibatch_size, shuffle_batch_per_epoch)
         if isinstance(batch, Mapping):
+            _refuse_num_iters(num_iters)
             return self._update(lambda: batch_input(batch, passes, len(self)), **options)
         if are_futures(batch):
+            _refuse_num_iters(num_iters)
             return self._update(lambda: future_input(batch, passes, len(self), of_episodes=False), **options)
+        passes.refuse_for_iterators()
         return self.update_from_iterators(batch, num_iters=_required(num_iters), **options)
 
     def update_from_episodes(
@@ -111,7 +118,7 @@ class GroupUpdates(GroupState):
         Args:
             episodes: a list of Episode or MultiAgentEpisode; or of Dask futures of lists of them, shared out
                 contiguously; or of iterators over them, one a learner.
-            num_epochs: passes over the episodes.
+            num_epochs: passes over the episodes; for all but iterators, as the last two are.
             num_iters: steps to take, for iterators only.
             minibatch_size: rows per module, learner and step; None: all.
             shuffle_batch_per_epoch: whether each pass takes the rows in a new order.
@@ -122,10 +129,13 @@ class GroupUpdates(GroupState):
         """
         passes = Passes(num_epochs, minibatch_size, shuffle_batch_per_epoch)
         if are_futures(episodes):
+            _refuse_num_iters(num_iters)
             return self._update(lambda: future_input(episodes, passes, len(self), of_episodes=True), **options)
         if episodes and not isinstance(episodes[0], AnyEpisode) and isinstance(episodes[0], Iterable):
+            passes.refuse_for_iterators()
             batches = self._iterables.wrapped(episodes, lambda given: EpisodeBatches(given, self.config))
             return self.update_from_iterators(batches, num_iters=_required(num_iters), **options)
+        _refuse_num_iters(num_iters)
         return self._update(lambda: episode_input(episodes, passes, len(self), self.config), **options)
 
     def update(self, *, batch: Any = None, episodes: Any = None, iterators: Any = None, **options: Any) -> Any:
@@ -194,7 +204,7 @@ class GroupUpdates(GroupState):
         given = make_input()
         if async_update and not dispatcher.has_room:
             self._num_dropped_requests += 1
-            self._dropped_rows.append(given.count_rows())
+            self._dropped_rows.add(given.count_rows())
             return ready
         common = {"timesteps": timesteps or {}, "kwargs": kwargs}
         entry = self._admit(given, common, return_state=return_state, is_async=async_update)
@@ -218,6 +228,12 @@ class GroupUpdates(GroupState):
         entry = Admitted(number, make, is_async)
         self.dispatcher.admit(entry)
         return entry
+
+
+def _refuse_num_iters(num_iters: int | None) -> None:
+    if num_iters is not None:
+        fix = "say with num_epochs and minibatch_size how many steps to take"
+        raise ConfigError(explain("num_iters", got=f"{num_iters} without iterators", allowed="none", fix=fix))
 
 
 def _required(num_iters: int | None) -> int:

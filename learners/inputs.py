@@ -2,23 +2,22 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from distributed import Future
 
-from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
+from dask_rl.storage.errors import ConfigError, explain
 
 from .batch import Batch, MultiBatch, as_multi_batch, num_rows
 from .config import LearnerGroupConfig
+from .dropped_rows import RowCount
 from .episodes import AnyEpisode, agents_of, multi_batch_from_episodes
 from .iterator import Iterables, SharedData
 from .splitting import UpdatePlan, plan_batch_update, plan_episode_update, split_contiguous
 
 Fields = Mapping[str, Any]
 """Fields of an UpdateRequest."""
-RowCount: TypeAlias = "int | Future"
-"""A number of rows, or a Dask future of it."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,12 @@ class Passes:
     minibatch_size: int | None = None
     shuffle: bool = False
 
+    def refuse_for_iterators(self) -> None:
+        """Raise ConfigError unless it is the default: batches of an iterator are taken as they are."""
+        if self != Passes():
+            got, allowed = "num_epochs, minibatch_size or shuffle_batch_per_epoch", "num_iters"
+            raise ConfigError(explain("iterators", got=got, allowed=allowed, fix="leave it out, or give a batch"))
+
 
 @dataclass(frozen=True)
 class UpdateInput:
@@ -37,7 +42,7 @@ class UpdateInput:
     shares: Callable[[int], Sequence[Fields]]
     """Returns the fields of each learner's request, for a number of learners."""
     count_rows: Callable[[], RowCount]
-    """Counts the rows that the call would train on."""
+    """Begins to count the rows that the call would train on; does not wait for data."""
     shuffle: bool = False
 
 
@@ -56,7 +61,7 @@ def iterator_input(iterators: Any, num_iters: int, num_learners: int, iterables:
         _check_one_each("iterators", sources, size)
         return [{"source": source, "num_iters": num_iters} for source in sources]
 
-    return UpdateInput(shares, lambda: sum(source.count_rows(iterables.taken, num_iters) for source in sources))
+    return UpdateInput(shares, lambda: iterables.count_rows(sources, num_iters))
 
 
 def batch_input(batch: Batch | MultiBatch, passes: Passes, num_learners: int) -> UpdateInput:
@@ -133,24 +138,6 @@ def _count_later(futures: Sequence[Future], of_episodes: bool) -> Future:
     client = futures[0].client
     count = _count_steps if of_episodes else _count_batch
     return client.submit(sum, [client.submit(count, future, pure=False) for future in futures], pure=False)
-
-
-def settled_count(count: RowCount, timeout: float) -> int:
-    """Return a number of rows; 0 where the data have failed, so that nobody could have trained on them.
-
-    Raises:
-        WaitTimeoutError: the data are not there in `timeout` seconds.
-    """
-    if isinstance(count, int):
-        return count
-    try:
-        failed = count.exception(timeout) is not None
-        return 0 if failed else int(count.result(timeout))
-    except TimeoutError:
-        fix = "look at the task on the dashboard, or raise learners.data_timeout_seconds"
-        raise WaitTimeoutError(
-            explain("rows of dropped requests", got=f"no number in {timeout:g} s", fix=fix)
-        ) from None
 
 
 def _count_steps(episodes: Iterable[AnyEpisode]) -> int:

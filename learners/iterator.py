@@ -106,14 +106,41 @@ class IterableSource:
 
     def count_rows(self, first: int, count: int) -> int:
         """Return the rows of some batches; goes through the iterable."""
-        iterator = self.open(torch.device("cpu"), 0)
-        iterator.seek(first)
-        batches = (as_multi_batch(iterator.next_batch()) for _ in range(count))
-        return sum(num_rows(batch) for given in batches for batch in given.values())
+        return sum(RowTally(self._batches).count(first, count))
 
     def open(self, device: torch.device, timeout_seconds: float) -> "IterableIterator":
         """Open it; an iterable is never waited for."""
         return IterableIterator(self._batches, self.key)
+
+
+class RowTally:
+    """The rows of an iterable's batches, each of which is looked at once, and none before somebody asks."""
+
+    def __init__(self, batches: Iterable[Batch | MultiBatch]) -> None:
+        """Take an iterable; later epochs are taken to be as its first."""
+        self._batches = batches
+        self._iterator: Iterator[Batch | MultiBatch] | None = None
+        self._rows: list[int] = []
+        self._is_complete = False
+
+    def count(self, first: int, count: int) -> Iterator[int]:
+        """Yield numbers that add up to the rows of the batches `first` to `first + count`, one a batch looked at."""
+        while len(self._rows) < first + count and not self._is_complete:
+            self._look_at_next()
+            yield 0
+        if self._rows:
+            epochs, rest = divmod(count, len(self._rows)) if self._is_complete else (0, count)
+            yield epochs * sum(self._rows)
+            yield sum(self._rows[place % len(self._rows)] for place in range(first, first + rest))
+
+    def _look_at_next(self) -> None:
+        if self._iterator is None:
+            self._iterator = iter(self._batches)
+        batch = next(self._iterator, None)
+        if batch is None:
+            self._is_complete = True
+        else:
+            self._rows.append(sum(num_rows(part) for part in as_multi_batch(batch).values()))
 
 
 class IterableIterator:
@@ -168,6 +195,7 @@ class Iterables:
         self._last: list[Any] = []
         self._wrapped: list[Any] = []
         self._version = 0
+        self._tallies: list[RowTally | None] = []
         self.taken = 0
         """Batches that were asked for of the present ones, on each learner."""
 
@@ -175,16 +203,29 @@ class Iterables:
         """Return a source for each; those that are none already are wrapped."""
         if not _same(iterators, self._last):
             self._last, self._version, self.taken = list(iterators), self._version + 1, 0
+            self._tallies = [None if isinstance(given, BatchSource) else RowTally(given) for given in iterators]
         return [
             given if isinstance(given, BatchSource) else IterableSource(given, "iterables", self._version)
             for given in iterators
         ]
+
+    def count_rows(self, sources: Sequence[BatchSource], count: int) -> Iterator[int]:
+        """Return numbers that add up to the rows of the next batches of `sources`, as `sources` returned them."""
+        return _count_rows(list(zip(sources, self._tallies, strict=True)), self.taken, count)
 
     def wrapped(self, given: Sequence[Any], wrap: Callable[[Any], Any]) -> list[Any]:
         """Return each of `given` wrapped; the same ones as in the last call in the same wrappings."""
         if not _same(given, [inside for inside, _ in self._wrapped]):
             self._wrapped = [(inside, wrap(inside)) for inside in given]
         return [outside for _, outside in self._wrapped]
+
+
+def _count_rows(counted: Iterable[tuple[BatchSource, RowTally | None]], first: int, count: int) -> Iterator[int]:
+    for source, tally in counted:
+        if tally is None:
+            yield source.count_rows(first, count)
+        else:
+            yield from tally.count(first, count)
 
 
 def _same(given: Sequence[Any], last: Sequence[Any]) -> bool:

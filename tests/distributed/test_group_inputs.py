@@ -85,6 +85,30 @@ def test_every_kind_of_input_trains_and_passes_on_all_that_was_asked_for(
     assert_learners_agree(group)
 
 
+def test_what_an_input_cannot_use_is_refused(open_group, num_learners, cluster_client):
+    group = open_group(num_learners)
+    size = len(group)
+    lists, episodes = [[rows_of(4)]] * size, [[make_episode(4, 1)]] * size
+    for option in ({"num_epochs": 2}, {"minibatch_size": 2}, {"shuffle_batch_per_epoch": True}):
+        for update, given in (
+            (group.update_from_batch, lists),
+            (group.update_from_episodes, episodes),
+            (group.update_from_iterators, lists),
+            (group.update_from_iterators, Sharded()),
+        ):
+            with pytest.raises(ConfigError, match=r"iterators: got .*num_iters"):
+                update(given, num_iters=1, **option)
+    for update, given in (
+        (group.update_from_batch, rows_of(4)),
+        (group.update_from_batch, cluster_client.scatter([rows_of(4, k) for k in range(size)])),
+        (group.update_from_episodes, EPISODES),
+        (group.update_from_episodes, cluster_client.scatter([EPISODES] * size)),
+    ):
+        with pytest.raises(ConfigError, match="num_iters: got 3 without iterators; allowed: none"):
+            update(given, num_iters=3)
+    assert group.get_stats()["num_update_calls"] == 0
+
+
 def test_one_module_as_a_batch_or_by_its_id(open_group, num_learners):
     weights = []
     for batch in (rows_of(9), {"default_module": rows_of(9)}):

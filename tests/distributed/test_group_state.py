@@ -119,8 +119,10 @@ def test_what_the_group_tells_of_itself(group):
         "num_healthy_learners": len(group),
         "num_update_calls": 2,
         "num_requests_in_flight": 0,
+        "num_lost_requests": 0,
         "num_dropped_requests": 0,
         "num_dropped_rows": 0,
+        "num_uncounted_requests": 0,
         "num_restarts": 0,
     }
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from distributed import Client, Event
+from distributed import Client
 from group_cases import Sharded, group_config, make_episode, make_multi_agent_episode, rows_of
 from learner_cases import ShardedSource
 
@@ -14,10 +14,9 @@ from dask_rl.learners.inputs import (
     episode_input,
     future_input,
     iterator_input,
-    settled_count,
 )
 from dask_rl.learners.iterator import Iterables
-from dask_rl.storage.errors import ConfigError, WaitTimeoutError
+from dask_rl.storage.errors import ConfigError
 
 CONFIG = group_config(2)
 
@@ -37,7 +36,7 @@ def test_sources_are_for_one_learner_each():
     sources = [ShardedSource("continuous", (rank, rank + 2)) for rank in range(2)]
     given = iterator_input(sources, 3, 2, Iterables())
     assert [share["source"] for share in given.shares(2)] == sources
-    assert given.count_rows() == 3 * 12
+    assert sum(given.count_rows()) == 3 * 12
     with pytest.raises(ConfigError, match=r"iterators: got 2; allowed: 1, one per learner.*SharedData"):
         given.shares(1)
     with pytest.raises(ConfigError, match="iterators: got 2; allowed: 3, one per learner"):
@@ -47,9 +46,42 @@ def test_sources_are_for_one_learner_each():
 def test_rows_of_iterables_are_those_that_would_come_next():
     iterables = Iterables()
     lists = [[rows_of(2), rows_of(3)], [rows_of(5), rows_of(7)]]
-    assert iterator_input(lists, 1, 2, iterables).count_rows() == 2 + 5
+    assert sum(iterator_input(lists, 1, 2, iterables).count_rows()) == 2 + 5
     iterables.taken = 1
-    assert iterator_input(lists, 2, 2, iterables).count_rows() == (3 + 2) + (7 + 5)
+    assert sum(iterator_input(lists, 2, 2, iterables).count_rows()) == (3 + 2) + (7 + 5)
+
+
+class Watched:
+    """Counts the batches that are taken from it."""
+
+    def __init__(self, *rows):
+        self.rows, self.num_given = rows, 0
+
+    def __iter__(self):
+        for rows in self.rows:
+            self.num_given += 1
+            yield rows_of(rows)
+
+
+def test_batches_are_looked_at_when_somebody_asks_and_once_at_most():
+    iterables, given = Iterables(), [Watched(2, 3, 4)]
+    counts = [iterator_input(given, 1, 1, iterables).count_rows() for _ in range(3)]
+    assert given[0].num_given == 0
+    assert [sum(count) for count in counts] == [2, 2, 2]
+    assert given[0].num_given == 1
+    iterables.taken = 10**9 * 3 + 2
+    assert sum(iterator_input(given, 1, 1, iterables).count_rows()) == 4
+    assert sum(iterator_input(given, 10**9, 1, iterables).count_rows()) == (10**9 - 1) // 3 * 9 + 4
+    assert given[0].num_given == 3, "another epoch is as the first"
+    assert sum(iterator_input([Watched()], 5, 1, iterables).count_rows()) == 0
+
+
+def test_rows_of_a_call_are_those_that_would_have_come_next_then():
+    iterables, given = Iterables(), [Watched(2, 3, 4)]
+    count = iterator_input(given, 1, 1, iterables).count_rows()
+    iterables.taken = 1
+    iterator_input([Watched(7)], 1, 1, iterables)
+    assert sum(count) == 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -114,26 +146,15 @@ def test_futures_of_batches_are_one_each_and_of_episodes_are_shared_out(client):
     assert [share["future_keys"] for share in given.shares(2)] == [(future.key,) for future in futures]
     assert [share["num_minibatches"] for share in given.shares(2)] == [None, None]
     assert [(share["num_epochs"], share["minibatch_size"]) for share in given.shares(2)] == [(2, 4)] * 2
-    assert settled_count(given.count_rows(), 20) == 5
+    assert given.count_rows().result(20) == 5
     with pytest.raises(ConfigError, match="futures of batches: got 2; allowed: 3, one per learner"):
         given.shares(3)
     lists = [client.submit(lambda seed: [make_episode(seed + 2, seed)], seed) for seed in range(3)]
     given = future_input(lists, Passes(), 2, of_episodes=True)
     assert [share["future_keys"] for share in given.shares(2)] == [(lists[0].key, lists[1].key), (lists[2].key,)]
     assert all(share["futures_are_episodes"] for share in given.shares(2))
-    assert settled_count(given.count_rows(), 20) == 2 + 3 + 4
+    assert given.count_rows().result(20) == 2 + 3 + 4
     assert are_futures(lists)
-
-
-def test_rows_of_data_that_failed_or_are_late(client):
-    assert settled_count(7, 0) == 7
-    assert settled_count(client.submit(lambda: 1 / 0), 20) == 0
-    go_on = Event("go on", client=client)
-    late = client.submit(lambda event: event.wait(20), go_on)
-    with pytest.raises(WaitTimeoutError, match=r"rows of dropped requests: got no number in 0\.1 s"):
-        settled_count(late, 0.1)
-    go_on.set()
-    late.result(20)
 
 
 def test_only_a_list_of_futures_is_one():
