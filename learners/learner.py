@@ -106,7 +106,7 @@ class Learner(LearnerModules):
                 iterator = source.open(self.device, self.config.learners.data_timeout_seconds)
                 undo.callback(iterator.close)
                 if key in self._saved_iterators:
-                    iterator.load_state_dict(dict(self._saved_iterators[key]))
+                    self._load_iterator(iterator, key, self._saved_iterators[key])
                 undo.pop_all()
             self._saved_iterators.pop(key, None)
             self.iterators[key], self._sources[key] = iterator, source

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from dask_rl.storage.errors import CheckpointError, explain
+from dask_rl.storage.errors import CheckpointError, DaskRLError, explain
 
 from .activity import Activity
 from .agreement import ShouldBeUpdated
@@ -21,6 +21,7 @@ from .metrics import Lifetime, OpenCall, Result
 from .module import MultiRLModule, MultiRLModuleSpec
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer
+from .state_parts import StateParts
 from .undo import Undo
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.float64}
@@ -60,18 +61,6 @@ class LearnerState(Checkpointable):
         self.dtype = _DTYPES[config.learners.precision]
         self.should_module_be_updated = should_module_be_updated
         self.algorithms: dict[ModuleID, Algorithm[Any]] = {}
-        self.iterators: dict[str, BatchIterator] = {}
-        self.step = 0
-        self.weights_seq_no = 0
-        self.num_skipped_steps = 0
-        self.iterator_steps: dict[str, int] = {}
-        """Steps completed from each iterator; after a failed step it is behind the iterator's own count."""
-        self.open_request: int | None = None
-        """Number of a request that was begun and not finished."""
-        self.open_first_step = 0
-        """The step at which it began."""
-        self.lifetime = Lifetime([], self.device)
-        """Rows and steps that each module has been trained on by all learners together."""
         self.is_warm = False
         """Whether it has made a step since it joined: the first one may compile."""
         self.knows_state = False
@@ -80,12 +69,31 @@ class LearnerState(Checkpointable):
         """What the learner is doing; may be read from another thread."""
         self.stop_requested = False
         """Set from another thread to end the present request before its next step; `join` takes it back."""
+        self._begin_at_zero()
+        self._have_nothing_built()
+
+    def _begin_at_zero(self) -> None:
+        self.step = 0
+        self.weights_seq_no = 0
+        self.num_skipped_steps = 0
+        self.iterators: dict[str, BatchIterator] = {}
+        self.iterator_steps: dict[str, int] = {}
+        """Steps completed from each iterator; after a failed step it is behind the iterator's own count."""
+        self.open_request: int | None = None
+        """Number of a request that was begun and not finished."""
+        self.open_first_step = 0
+        """The step at which it began."""
+        self.lifetime = Lifetime([], self.device)
+        """Rows and steps that each module has been trained on by all learners together."""
         self._sources: dict[str, BatchSource] = {}
+        """Those of open iterators, and of those that could not be opened anew."""
         self._saved_iterators: dict[str, dict[str, Any]] = {}
         self._call: OpenCall | None = None
         self._results: dict[int, Result] = {}
         self._taken_over: set[str] = set()
         """Iterators whose position is that of another learner, which may know more of them."""
+
+    def _have_nothing_built(self) -> None:
         self._registrations: dict[SegmentKey, Registration] = {}
         self._gradients: dict[tuple[ModuleID, str], PhaseGradients] = {}
         self._gradient_norms: dict[SegmentKey, torch.Tensor] = {}
@@ -128,30 +136,53 @@ class LearnerState(Checkpointable):
     def set_state(self, state: Mapping[str, Any], *, force: bool = True) -> None:
         """Take over the parts that `state` holds, in place; flat storage stays where it is.
 
+        One that does not fit, as a whole, changes nothing.
+
         Args:
             state: as `get_state` returns it.
-            force: whether weights of an older update than the present ones are taken, too.
+            force: whether a state with the number of an older update than the present one is taken, too; else it is
+                left as a whole: older counters and moments do not belong to newer weights.
+
+        Raises:
+            CheckpointError: a part is missing, of another kind, or another optimizer's.
+            ConfigError: the weights are another module's, or the data are others.
         """
-        counters = dict(state.get("counters", {}))
-        if not self.set_weights(state.get("rl_module", {}), counters.get("weights_seq_no"), force=force):
-            counters["weights_seq_no"] = self.weights_seq_no
-        for module_id, optimizers in sorted(state.get("optimizers", {}).items()):
-            for name, values in sorted(optimizers.items()):
-                self._optimizer(module_id, name).load_state_dict(values)
-        self.lifetime.load_state_dict(state.get("lifetime", {}))
-        self.step = int(counters.get("step", self.step))
-        self.weights_seq_no = int(counters.get("weights_seq_no", self.weights_seq_no))
-        self.num_skipped_steps = int(counters.get("num_skipped_steps", self.num_skipped_steps))
+        parts = StateParts.of(state, self.module, self.optimizers)
+        number = parts.counters.get("weights_seq_no")
+        if number is not None and number < self.weights_seq_no and not force:
+            return
+        for key in sorted(parts.iterators.keys() & self.iterators.keys()):
+            # It may refuse. One before it that has not is sought back by the next request: `iterator_steps` counts.
+            self._load_iterator(self.iterators[key], key, parts.iterators[key])
+        self.module.set_state(parts.weights)
+        for segment, prepared in parts.optimizers.items():
+            self.optimizers[segment].take(prepared)
+        self.lifetime.load_state_dict(parts.lifetime)
+        self._set_counters(parts.counters)
+        for key, position in parts.iterators.items():
+            if key not in self.iterators:
+                self._saved_iterators[key] = position
+                self._sources.pop(key, None)
+            self.iterator_steps[key] = position["step"]
+
+    def _set_counters(self, counters: Mapping[str, int]) -> None:
         if counters:  # another history: nothing of this one goes on
             self.open_request = None
             self._results.clear()
             self._call = None
-        for key, position in state.get("iterators", {}).items():
-            if key in self.iterators:
-                self.iterators[key].load_state_dict(dict(position))
-            else:
-                self._saved_iterators[key] = dict(position)
-            self.iterator_steps[key] = int(position["step"])
+        for name, value in counters.items():
+            setattr(self, name, value)
+
+    def _load_iterator(self, iterator: BatchIterator, key: str, state: Mapping[str, Any]) -> None:
+        try:
+            iterator.load_state_dict(dict(state))
+        except DaskRLError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            fix = "load a checkpoint of a run on these data"
+            raise CheckpointError(
+                explain(f"iterators/{key}", got=f"{type(error).__name__}: {error}", fix=fix)
+            ) from error
 
     def set_weights(
         self,
@@ -182,19 +213,6 @@ class LearnerState(Checkpointable):
         """
         states = self._saved_iterators | {key: iterator.state_dict() for key, iterator in self.iterators.items()}
         return {key: state | {"step": self.iterator_steps.get(key, 0)} for key, state in states.items()}
-
-    def _optimizer(self, module_id: ModuleID, name: str) -> SegmentOptimizer:
-        if (module_id, name) not in self.optimizers:
-            known = ["/".join(key) for key in sorted(self.optimizers)]
-            raise CheckpointError(
-                explain(
-                    "optimizer state",
-                    got=f"{module_id}/{name}",
-                    allowed=known,
-                    fix="load a state of these modules",
-                )
-            )
-        return self.optimizers[module_id, name]
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the registered name and the constructor's arguments."""

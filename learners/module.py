@@ -13,6 +13,7 @@ from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.spaces import space_from_json, space_to_json
 
 from .batch import DEFAULT_MODULE_ID, ModuleID
+from .state_values import as_tensor
 
 _FILE_ENDINGS = (".json", ".safetensors")
 """Of a checkpoint's files: a component of such a name would be taken for one."""
@@ -64,14 +65,18 @@ class RLModule(nn.Module):
                 own[name].copy_(torch.as_tensor(value))
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise ConfigError where a state has names that are unknown here, or other shapes."""
+        """Raise ConfigError where a state has names that are unknown here, or other shapes.
+
+        Raises:
+            CheckpointError: a value is no number.
+        """
         own = self.state_dict()
         unknown = sorted(set(state) - set(own))
         if unknown:
             got = f"unknown names {unknown}"
             raise ConfigError(explain("module state", got=got, allowed=sorted(own), fix="use its own state"))
         for name, value in state.items():
-            shape, wanted = tuple(torch.as_tensor(value).shape), tuple(own[name].shape)
+            shape, wanted = tuple(as_tensor(f"module state {name}", value).shape), tuple(own[name].shape)
             if shape != wanted:
                 fix = "use a state of a module with the same spaces and sizes"
                 raise ConfigError(explain(f"module state {name}", got=f"shape {shape}", allowed=wanted, fix=fix))

@@ -12,6 +12,7 @@ from dask_rl.storage.errors import CheckpointError, explain
 from .algorithm import OptimizerFactory
 from .flat import FlatParameters, SegmentKey, Slot
 from .schedules import Schedule
+from .state_values import as_mapping, as_tensor
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 """Have one fused kernel for the whole update."""
@@ -37,7 +38,8 @@ class SegmentOptimizer:
         self.schedule = registration.schedule
         self._slots = flat.segments[key].slots
         self._start = flat.segments[key].start
-        factory, kwargs = registration.factory, dict(registration.kwargs)
+        self._factory = factory = registration.factory
+        self._kwargs = kwargs = dict(registration.kwargs)
         self._is_flat = factory in ELEMENTWISE
         self._parameters = [flat.segment_parameter(key)] if self._is_flat else [p for _, p in registration.parameters]
         if factory in FUSED:
@@ -73,14 +75,26 @@ class SegmentOptimizer:
         return out
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state saved by parameter name; missing or other names raise CheckpointError."""
-        self.optimizer.state.clear()
-        if not state:
-            return
-        values = {name: torch.as_tensor(value) for name, value in state.items()}
+        """Take over a state saved by parameter name; one that does not fit changes nothing.
+
+        Raises:
+            CheckpointError: missing or other names or shapes, or no numbers.
+        """
+        self.take(self.prepare(state))
+
+    def prepare(self, state: Mapping[str, Any]) -> dict[torch.Tensor, dict[str, Any]]:
+        """Return what `take` wants of a state saved by parameter name; raises as `load_state_dict`."""
+        subject = f"optimizer state of {'/'.join(self.key)}"
+        values = {name: as_tensor(f"{subject}, {name}", value) for name, value in as_mapping(subject, state).items()}
+        if not values:
+            return {}
         self._check_complete(values)
-        for parameter, slots in self._owned():
-            self.optimizer.state[parameter] = self._gather(values, parameter, slots)
+        return {parameter: self._gather(values, parameter, slots) for parameter, slots in self._owned()}
+
+    def take(self, prepared: Mapping[torch.Tensor, dict[str, Any]]) -> None:
+        """Take over what `prepare` has returned."""
+        self.optimizer.state.clear()
+        self.optimizer.state.update(prepared)
 
     def _gather(
         self, values: Mapping[str, torch.Tensor], parameter: nn.Parameter, slots: Sequence[Slot]
@@ -100,10 +114,16 @@ class SegmentOptimizer:
 
     def _check_complete(self, state: Mapping[str, torch.Tensor]) -> None:
         shapes: dict[str, dict[str, torch.Size]] = {}
+        keys = set()
         for full_name, value in state.items():
             key, _, name = full_name.partition(".")
-            if name:
+            keys.add(key)
+            if name or value.dim():  # else a scalar of the whole segment
                 shapes.setdefault(key, {})[name] = value.shape
+        known = self._known_keys()
+        if known and keys != known:
+            subject, fix = f"optimizer state of {'/'.join(self.key)}", "load a checkpoint of the same optimizer"
+            raise CheckpointError(explain(subject, got=sorted(keys), allowed=sorted(known), fix=fix))
         wanted = {slot.name: slot.shape for slot in self._slots}
         for key, got in shapes.items():
             scalars = not self._is_flat and not any(got.values())  # the step counters, one a parameter
@@ -116,6 +136,16 @@ class SegmentOptimizer:
                         fix="load a checkpoint of the same networks",
                     )
                 )
+
+    def _known_keys(self) -> set[str]:
+        """Return what the optimizer keeps of a parameter; nothing where it has made no step and is a user's own."""
+        if not self._is_flat:
+            return {key for state in self.optimizer.state.values() for key in state}
+        probe = nn.Parameter(torch.zeros_like(self._parameters[0].detach()[:1]))
+        probe.grad = torch.zeros_like(probe)
+        optimizer = self._factory([probe], lr=0.0, **self._kwargs)
+        optimizer.step()
+        return set(optimizer.state[probe])
 
     def ensure_state(self, present: bool) -> None:
         """Have state tensors, zero where there were none, or have none: as the learner whose state is to come."""

@@ -1,10 +1,10 @@
 """Leaving a group in the middle of a request, and going on in the next one."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from learner_cases import ShardedIterator, ShardedSource, make_batch, make_learner, update
+from learner_cases import OrderedSource, ShardedSource, make_batch, make_learner, update
 from learner_peers import run_in_threads
 
 from dask_rl.learners.batch import DEFAULT_MODULE_ID, split_batch
@@ -258,29 +258,6 @@ def test_leaving_twice_and_with_restored_iterators():
         each.run(iterator_requests(2, 0))
     the_same(restored, learner)
     the_same(replacement, learner)
-
-
-@dataclass(frozen=True)
-class OrderedSource(ShardedSource):
-    """Saves the order of its batches, and refuses to go on in another one."""
-
-    order: int = 0
-    fails: bool = field(default=False, compare=False)
-
-    def open(self, device, timeout_seconds):
-        if self.fails:
-            raise ZeroDivisionError
-        return OrderedIterator(self)
-
-
-class OrderedIterator(ShardedIterator):
-    def state_dict(self):
-        return {"step": self.step, "parameters": {"order": self.source.order}}
-
-    def load_state_dict(self, state):
-        if state["parameters"] != {"order": self.source.order}:
-            raise ConfigError("another order")
-        self.seek(state["step"])
 
 
 def ordered_request(number, rank, **kwargs):

@@ -1,6 +1,6 @@
 """Spaces, batches and learners that tests of several files share."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -13,6 +13,7 @@ from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
 from dask_rl.learners.request import UpdateRequest
+from dask_rl.storage.errors import ConfigError
 
 OBSERVATIONS = gymnasium.spaces.Box(-10, 10, (3,), np.float32)
 # Bounds whose centre and half range are exact in float32.
@@ -136,3 +137,28 @@ class ShardedIterator:
 
     def close(self) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class OrderedSource(ShardedSource):
+    """Saves the order of its batches, and refuses to go on in another one."""
+
+    order: int = 0
+    fails: bool = field(default=False, compare=False)
+
+    def open(self, device: torch.device, timeout_seconds: float) -> "OrderedIterator":
+        if self.fails:
+            raise ZeroDivisionError
+        return OrderedIterator(self)
+
+
+class OrderedIterator(ShardedIterator):
+    source: OrderedSource
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "parameters": {"order": self.source.order}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["parameters"] != {"order": self.source.order}:
+            raise ConfigError("another order")
+        self.seek(state["step"])
