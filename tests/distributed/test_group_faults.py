@@ -159,9 +159,20 @@ def test_workers_of_its_own_neither_pause_nor_spill_and_are_closed(monkeypatch):
 
     monkeypatch.setattr("dask_rl.learners.group.get_client", none)
     with LearnerGroup(make_config(1), module_spec=SPEC) as group:
-        memory = group.foreach_learner(lambda learner: __import__("dask").config.get("distributed.worker.memory"))
-        settings = memory[0].get()
+        found = group.foreach_learner(lambda learner: __import__("dask").config.get("distributed.worker"))
+        settings = found[0].get()
         client = group.manager.handles[0]._future.client
+        ttl, plugins, closable = client.run_on_scheduler(
+            lambda dask_scheduler: (
+                dask_scheduler.worker_ttl,
+                list(dask_scheduler.plugins),
+                dask_scheduler.workers_to_close(n=1),
+            )
+        )
         group.update_from_batch(make_batch(4))
-    assert [settings[name] for name in ("target", "spill", "pause")] == [False] * 3
+    assert [settings["memory"][name] for name in ("target", "spill", "pause")] == [False] * 3
+    assert settings["profile"]["enabled"] is False, "its record of stacks would grow for ever"
+    assert ttl == 60, "a worker that is silent is replaced"
+    assert "keep-learners" in plugins
+    assert closable == []
     assert client.status == "closed"

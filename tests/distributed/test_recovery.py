@@ -1,10 +1,14 @@
 """Learners that are lost or hang are replaced, and the outcome does not change by a bit."""
 
+import os
 import signal
+import socket
 import time
 
 import numpy as np
+import psutil
 import pytest
+from distributed import Client, Nanny, Scheduler, SpecCluster
 from faults import (
     Disturbance,
     SlowData,
@@ -192,6 +196,53 @@ def test_without_a_worker_in_time_the_others_keep_the_state(continuous_dataset, 
             np.testing.assert_allclose(flat_weights(other), undisturbed, rtol=0.1, atol=1e-2)
 
 
+def test_a_worker_at_the_address_of_a_lost_one_takes_its_place_again_and_again(continuous_dataset, undisturbed):
+    """As with `dask worker --worker-port`."""
+    workers = {k: {"cls": Nanny, "options": {"nthreads": 1, "worker_port": port}} for k, port in enumerate(two_ports())}
+    scheduler = {"cls": Scheduler, "options": {"dashboard_address": "127.0.0.1:0"}}
+    with SpecCluster(workers, scheduler) as cluster, Client(cluster) as client:
+        group, data = make_group(continuous_dataset, client)
+        with group:
+            addresses = {handle.where for handle in group.manager.handles}
+            for step in (100, 400):
+                with Disturbance(group, step, send_signal(pid_of(group, 1), signal.SIGKILL)) as kill:
+                    group.update_from_iterators(data.data, num_iters=NUM_STEPS // 2)
+                assert kill.happened.is_set()
+            assert {handle.where for handle in group.manager.handles} == addresses
+            np.testing.assert_array_equal(flat_weights(group), undisturbed)
+            assert names(group) == ["learner_lost", "rejoined"] * 2
+            assert group.get_stats()["num_restarts"] == 2
+
+
+def two_ports() -> list[int]:
+    """Ports that nobody uses."""
+    with socket.socket() as one, socket.socket() as other:
+        for taken in (one, other):
+            taken.bind(("127.0.0.1", 0))
+        return [taken.getsockname()[1] for taken in (one, other)]
+
+
+def test_a_spare_worker_that_hangs_is_passed_over_and_replaced(continuous_dataset, three_workers, undisturbed):
+    wait_until(lambda: len(three_workers.run(os.getpid)) == 3)
+    settings = {**QUICK, "startup_timeout_seconds": 10, "replacement_timeout_seconds": 30, "max_restarts": 3}
+    alone, _ = make_group(continuous_dataset, three_workers, num_learners=1)
+    with alone:  # on the worker that is looked at first
+        group, data = make_group(continuous_dataset, three_workers, **settings)
+        spare = pid_of(alone, 0)
+    assert spare not in [pid_of(group, rank) for rank in range(2)]
+    with group:
+        wait_until(lambda: not three_workers.run_on_scheduler(actors_of, pid=spare))
+        os.kill(spare, signal.SIGSTOP)
+        with Disturbance(group, 150, send_signal(pid_of(group, 1), signal.SIGKILL)) as kill:
+            group.update_from_iterators(data.data, num_iters=NUM_STEPS)
+        assert kill.happened.is_set()
+        np.testing.assert_array_equal(flat_weights(group), undisturbed)
+        assert names(group) == ["learner_lost", "rejoined"]
+        assert group.get_stats()["num_restarts"] == 2, "the learner, and the start that hung"
+    wait_until(lambda: not psutil.pid_exists(spare))
+    three_workers.wait_for_workers(3, timeout=60)
+
+
 def test_losses_again_and_again_end_the_run_and_name_the_cause(continuous_dataset, three_workers):
     group, data = make_group(continuous_dataset, three_workers, max_restarts=1)
     with group:
@@ -220,6 +271,11 @@ def test_an_error_of_the_application_is_raised_with_its_traceback_and_the_group_
         group.update_from_iterators(data.data, num_iters=NUM_STEPS - step)
         np.testing.assert_array_equal(flat_weights(group), undisturbed)
         assert group.get_stats()["num_restarts"] == 0
+
+
+def actors_of(dask_scheduler, pid: int) -> list[str]:
+    [worker] = [worker for worker in dask_scheduler.workers.values() if worker.pid == pid]
+    return [str(actor.key) for actor in worker.actors]
 
 
 def update_for_ever(group, data) -> None:
