@@ -103,12 +103,14 @@ class GroupState(Checkpointable):
             kwargs: passed on to func.
         """
         timeout = self.config.learners.update_timeout_seconds if timeout_seconds is None else timeout_seconds
-        deadline, late = time.monotonic() + timeout, None
+        left, late = timeout, None
         if self.dispatcher.num_open and timeout > 0 and not return_futures:
+            deadline = time.monotonic() + timeout
             try:
                 self.dispatcher.drain(timeout)
             except WaitTimeoutError as error:
                 late = error
+            left = max(deadline - time.monotonic(), _LEAST_SECONDS)
         ids = list(range(len(self)) if remote_actor_ids is None else remote_actor_ids)
         if healthy_only:
             ids = [actor_id for actor_id in ids if actor_id not in self.manager.lost]
@@ -118,7 +120,6 @@ class GroupState(Checkpointable):
         if return_futures:
             started = self.manager.start("apply", arguments, stage=stage, actor_ids=ids)
             return [CallResult(call.actor_id, value=call) for call in started]
-        left = max(deadline - time.monotonic(), _LEAST_SECONDS) if timeout > 0 else timeout
         results = self.crew.call("apply", arguments, timeout=left, stage=stage, actor_ids=ids)
         for result in results:
             if mark_healthy and not isinstance(result.error, LearnerLostError | WaitTimeoutError):

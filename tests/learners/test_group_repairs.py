@@ -1,6 +1,7 @@
 """Changes of modules and state that are interrupted, fail on one learner, or meet a loss: all learners stay equal."""
 
 import contextlib
+import threading
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from dask_rl.learners import manager
 from dask_rl.learners.actor import LearnerActor
 from dask_rl.learners.calls import Membership
 from dask_rl.learners.group import LearnerGroup
+from dask_rl.learners.learner_stages import LearnerStages
 from dask_rl.learners.module import MultiRLModuleSpec
 from dask_rl.storage.errors import ConfigError, LearnerError, WorkersMissingError
 
@@ -22,6 +24,13 @@ TIMEOUT = 20.0
 @pytest.fixture(autouse=True)
 def in_process(monkeypatch):
     monkeypatch.setattr(manager, "wait_any", wait_in_process)
+    build, one_at_a_time = LearnerStages._build_module, threading.Lock()
+
+    def building(*args):
+        with one_at_a_time:  # threads share PyTorch's random numbers, processes do not
+            return build(*args)
+
+    monkeypatch.setattr(LearnerStages, "_build_module", building)
 
 
 @pytest.fixture
