@@ -152,7 +152,6 @@ class Learner(LearnerModules):
         count, done = agreed.num_minibatches, self.step - self.open_first_step
         size, seed = request.minibatch_size, request.shuffle_seed
         for minibatch in cyclic_minibatches(kept, count, size, shuffle_seed=seed, start=done):
-            self._check_stop()
             metrics.num_skipped_module_steps += agreed.num_left_out
             self._step(self._choose(minibatch, metrics, is_aligned=True), (), metrics)
 

@@ -47,7 +47,7 @@ class LearnerSteps(LearnerStages):
 
     def _step(self, batches: MultiBatch, shards: Sequence[int], metrics: CallMetrics) -> None:
         """One gradient step of every module in `batches`; it counts as one where there is none, too."""
-        self._check_stop()
+        self._check_stop()  # behind a wait for data, which may have been long
         self.activity.enter(COMPUTING)
         with metrics.timed("computing"):
             applied = bool(batches) and self._try_step(batches, shards, metrics)
