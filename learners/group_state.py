@@ -11,9 +11,11 @@ from dask_rl.storage.errors import (
     CheckpointError,
     ConfigError,
     LearnerLostError,
+    PeersLostError,
     RestartLimitError,
     WaitTimeoutError,
     WorkersMissingError,
+    explain,
 )
 
 from .batch import ModuleID
@@ -273,6 +275,9 @@ class GroupState(Checkpointable):
 
 
 def _get_state(learner: Learner) -> State:
+    if not learner.knows_state:  # saved, it would be taken for whole
+        got, fix = "half a copy of a peer's", "ask another learner, or go on from the last checkpoint"
+        raise PeersLostError(explain("learner's state", got=got, fix=fix))
     state: State = to_arrays(learner.get_state())
     return state
 

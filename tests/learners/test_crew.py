@@ -9,6 +9,7 @@ from learner_cases import weights
 
 from dask_rl.learners import manager
 from dask_rl.learners.dispatcher import Dispatcher
+from dask_rl.learners.group_state import _get_state
 from dask_rl.learners.health import HealthReport, HealthState
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.positions import most_advanced
@@ -203,6 +204,9 @@ def test_the_holder_of_the_state_is_one_of_those_that_closed_ranks(crew_of, monk
         dispatcher.make_whole()
     assert not behind.actor.learner.knows_state
     assert crew.manager.handles[crew.holder] is ahead
+    asked = crew.call("apply", [(_get_state, {})] * 2, timeout=20, stage="reading state")
+    assert [asked[crew.holder].ok, asked[1 - crew.holder].ok] == [True, False]
+    assert "half a copy" in str(asked[1 - crew.holder].error)
 
 
 def test_of_two_at_one_step_the_one_that_ended_the_request_is_ahead():
