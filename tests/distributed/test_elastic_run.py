@@ -4,9 +4,12 @@ import os
 import signal
 
 import numpy as np
+import pytest
 from faults import flat_weights, make_group, pid_of
 
 from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+
+pytestmark = pytest.mark.storm
 
 SETTINGS = {
     "num_learners": 4,

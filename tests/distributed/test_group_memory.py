@@ -13,6 +13,8 @@ from group_cases import SPEC, group_config, rows_of
 
 from dask_rl.learners.group import LearnerGroup
 
+pytestmark = pytest.mark.storm
+
 NUM_WARM_UP = 500
 NUM_CALLS = int(os.environ.get("DASK_RL_MEMORY_CALLS", "1500"))
 """10,000 by DASK_RL_MEMORY_CALLS=10000, which take some minutes."""

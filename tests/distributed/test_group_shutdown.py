@@ -29,7 +29,7 @@ from dask_rl.learners.learner import Learner
 from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
 from dask_rl.storage.errors import ConfigError, GroupLostError, LearnerError, PeersLostError, WaitTimeoutError
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.storm]
 SUPPORT = Path(__file__).parent.parent / "support"
 KILL_SECONDS = 15.0
 """The time that learners are given to end, and that which killing them takes."""

@@ -32,6 +32,8 @@ from dask_rl.storage.errors import (
     WorkersMissingError,
 )
 
+pytestmark = pytest.mark.storm
+
 NUM_STEPS = 600
 QUICK = {"health_timeout_seconds": 3, "collective_timeout_seconds": 5}
 """Shorter than a user would set it."""

@@ -19,6 +19,8 @@ from run_commands import (
     write_job,
 )
 
+pytestmark = pytest.mark.storm
+
 
 def workers_of(process) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children()
