@@ -132,7 +132,7 @@ class Training:
         with contextlib.suppress(LearnerError, WaitTimeoutError):  # nobody: the last checkpoint stands
             state = self._group.get_surviving_state()
             self._step = int(state["learner"]["counters"]["step"])
-            if self._step > self._saved_step:
+            if self._step > max(self._saved_step, 0):
                 self._save(None, state)
 
     def _log_events(self) -> None:
