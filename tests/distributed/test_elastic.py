@@ -38,9 +38,9 @@ def weights_after(dataset, client, num_learners: int, precision: str, num_steps:
     data = open_training_data(job)
     config = LearnerGroupConfig(algorithm=job.algorithm, learners=learners, num_steps=job.num_steps)
     with LearnerGroup(config, module_spec=data.module_spec, client=client) as group:
-        results = group.update_from_iterators(data.data.shares(max(1, num_learners)), num_iters=num_steps)
-        assert len(results) == max(1, num_learners)
         if num_steps:
+            results = group.update_from_iterators(data.data.shares(max(1, num_learners)), num_iters=num_steps)
+            assert len(results) == max(1, num_learners)
             assert sum(result["default_module"]["num_rows"] for result in results) == 48 * num_steps
         states = [
             result.get()
