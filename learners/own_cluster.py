@@ -39,6 +39,15 @@ class KeepLearners(SchedulerPlugin):
         return [worker for worker in workers if not worker.actors]
 
 
+def keep_workers_that_die_twice() -> None:
+    """Have Dask keep a worker's place for good, in this process from now on.
+
+    Some seconds after the death of a worker it looks whether one of that name is there, and closes its nanny where
+    none is; also where the replacement died meanwhile, and its own is only just starting.
+    """
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "3650 days"})
+
+
 def cluster_settings(worker_ttl_seconds: float = WORKER_TTL_SECONDS) -> dict[str, Any]:
     """Return Dask's settings for a cluster whose workers run learners."""
     return _SETTINGS | {"distributed.scheduler.worker-ttl": f"{worker_ttl_seconds}s"}
@@ -48,6 +57,7 @@ def cluster_settings(worker_ttl_seconds: float = WORKER_TTL_SECONDS) -> dict[str
 def open_own_cluster(settings: LearnersConfig) -> Iterator[Client]:
     """Give a client of one worker process per learner; all is closed at the end."""
     cpus = settings.num_cpus_per_learner
+    keep_workers_that_die_twice()
     with dask.config.set(cluster_settings()):
         cluster = LocalCluster(
             n_workers=settings.num_learners,

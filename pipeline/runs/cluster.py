@@ -17,7 +17,12 @@ from distributed.utils import silence_logging_cmgr
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from dask_rl.learners.config import Seconds
-from dask_rl.learners.own_cluster import WORKER_TTL_SECONDS, KeepLearners, cluster_settings
+from dask_rl.learners.own_cluster import (
+    WORKER_TTL_SECONDS,
+    KeepLearners,
+    cluster_settings,
+    keep_workers_that_die_twice,
+)
 from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError, explain
 
 from .security import SecurityConfig, open_security
@@ -181,6 +186,7 @@ def _start_cluster(config: ClusterConfig, num_needed: int, security: Security | 
         options["processes"] = True
         if config.memory_per_worker == "auto":
             del options["memory_limit"]  # LocalCluster's own "auto" divides by workers, not by cores
+    keep_workers_that_die_twice()
     began = time.monotonic()
     try:
         with (

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import dask
 import psutil
 import pytest
 from worker_code import Counter
@@ -197,3 +198,17 @@ def test_cuda_without_dask_cuda_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dask_cuda", None)
     with pytest.raises(ConfigError, match=r"dask-rl\[cuda\]"), open_cluster(ClusterConfig(kind="cuda")):
         pass
+
+
+def test_dask_closes_no_nanny_whose_worker_is_only_just_starting():
+    """It looks some time after a death whether a worker of that name is there: here, before one can be."""
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}),
+        open_cluster(ClusterConfig(), num_workers=1) as client,
+    ):
+        [pid] = client.run(os.getpid).values()
+        os.kill(pid, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=20)
+        client.wait_for_workers(1, timeout=60)
+        assert len(client.cluster.workers) == 1
+        assert list(client.run(os.getpid, on_error="ignore").values()) != [pid]
