@@ -4,10 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.storm
-
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 
 
