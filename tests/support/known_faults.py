@@ -54,7 +54,7 @@ FAULTS = {
     ),
     "12. gradients that are not finite and stepped nevertheless": (
         "distributed/test_group_state.py::test_a_gradient_that_is_not_finite_on_one_learner_skips_the_step_on_all*",
-        "learners/test_learner_steps.py::test_a_later_phase_that_is_not_finite_takes_the_whole_step_back",
+        "learners/test_learner_undo.py::test_a_later_phase_that_is_not_finite_takes_the_whole_step_back",
     ),
     "13. threads of abandoned iterators": (
         "pipeline/feed/test_abandoned.py::test_the_threads_of_an_abandoned_iterator_end",
