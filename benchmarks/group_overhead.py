@@ -12,15 +12,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from distributed import Client
 from harness import Gate, Report, Sample, parse_repeats
 from problem import MODULE_SPEC, feed_config, iql_config, write_dataset
 
+from dask_rl.learners.calls import Membership
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.group import LearnerGroup
+from dask_rl.learners.hiring import Hiring
 from dask_rl.learners.learner import Learner
-from dask_rl.learners.manager import ActorManager, start_actors, values
+from dask_rl.learners.manager import ActorManager, values
 from dask_rl.learners.metrics import Result
 from dask_rl.learners.module import MultiRLModuleSpec
 from dask_rl.learners.request import UpdateRequest
@@ -40,23 +43,25 @@ class Independent:
     def __init__(self, config: LearnerGroupConfig, sources: Sequence[DatasetSource], client: Client) -> None:
         self._sources = sources
         self._number = 0
-        arguments = [(config, MultiRLModuleSpec.of(MODULE_SPEC), 0, 1, Learner)] * len(sources)
-        self._manager: ActorManager = start_actors(
-            client, arguments, num_gpus=0, workers_timeout=TIMEOUT_SECONDS, startup_timeout=TIMEOUT_SECONDS
-        )
-        self._manager.call_all("build", timeout=TIMEOUT_SECONDS, stage="building")
-        self._manager.call_all("join", None, timeout=TIMEOUT_SECONDS, stage="joining")
+        arguments = (config, MultiRLModuleSpec.of(MODULE_SPEC), Learner)
+        places = config.learners.model_copy(update={"num_learners": len(sources)})
+        self._manager = ActorManager(Hiring(client, places, lambda: arguments).first())
+        self._call("build", [()] * len(sources))
+        self._call("join", [(Membership(0, 1),)] * len(sources))
 
     def run(self, num_steps: int) -> list[Result]:
         """Let all learners take so many steps at the same time."""
         self._number += 1
         requests = [(UpdateRequest(self._number, source=source, num_iters=num_steps),) for source in self._sources]
-        results: list[Result] = values(self._manager.call("run", requests, timeout=TIMEOUT_SECONDS, stage="updating"))
+        results: list[Result] = self._call("run", requests)
         return results
+
+    def _call(self, method: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        return values(self._manager.call(method, arguments, timeout=TIMEOUT_SECONDS, stage=method))
 
     def close(self) -> None:
         """Close and release the learners."""
-        self._manager.call_all("close", timeout=TIMEOUT_SECONDS, stage="closing")
+        self._call("close", [()] * len(self._manager))
         self._manager.release()
 
 
