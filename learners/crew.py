@@ -76,19 +76,9 @@ class Crew:
             return 0
         return most_advanced({actor_id: self._positions[actor_id] for actor_id in known})
 
-    def call(
-        self,
-        method: str,
-        arguments: Sequence[Sequence[Any]],
-        *,
-        timeout: float,
-        stage: str,
-        actor_ids: Sequence[int] | None = None,
-    ) -> list[CallResult]:
-        """Call learners and watch them meanwhile; see ActorManager.call."""
-        return self.manager.call(
-            method, arguments, timeout=timeout, stage=stage, actor_ids=actor_ids, watch=self.watch.look
-        )
+    def call(self, method: str, arguments: Sequence[Sequence[Any]], **options: Any) -> list[CallResult]:
+        """Call learners and watch them meanwhile; options as of ActorManager.call."""
+        return self.manager.call(method, arguments, watch=self.watch.look, **options)
 
     # -- meeting -------------------------------------------------------------------------------------------------
 

@@ -189,7 +189,7 @@ class GroupState(Checkpointable):
 
         Args:
             state: as `get_state` returns it.
-            force: False keeps weights that are newer, by their sequence number, than those of the state.
+            force: False takes nothing of a state whose weights are older, by their sequence number, than the present.
         """
         if "learner" in state:
             before, number = self._num_requests, state["learner"].get("counters", {}).get("weights_seq_no")
