@@ -10,6 +10,9 @@ import torch
 
 from dask_rl.storage.checkpoint import load_checkpoint, save_checkpoint
 
+from .config import LearnerGroupConfig
+from .module import MultiRLModuleSpec
+
 State = dict[str, Any]
 """Nested dicts; leaves are tensors, arrays or JSON values. A component is a path such as "learner/rl_module/p0"."""
 
@@ -51,6 +54,12 @@ def to_arrays(state: Any) -> Any:
     if isinstance(state, Mapping):
         return {key: to_arrays(value) for key, value in state.items()}
     return state.detach().cpu().numpy() if isinstance(state, torch.Tensor) else state
+
+
+def describe(class_name: str, config: LearnerGroupConfig, module_spec: MultiRLModuleSpec) -> dict[str, Any]:
+    """Return the metadata of what is built from a config and specs: its class's name and these as JSON values."""
+    constructor = {"config": config.model_dump(mode="json"), "module_spec": module_spec.to_json()}
+    return {"class_name": class_name, "constructor": constructor}
 
 
 class Checkpointable(ABC):

@@ -19,7 +19,7 @@ from dask_rl.storage.errors import (
 )
 
 from .batch import ModuleID
-from .checkpointable import Checkpointable, Components, State, select_state, to_arrays
+from .checkpointable import Checkpointable, Components, State, describe, select_state, to_arrays
 from .config import LearnerGroupConfig
 from .crew import Crew
 from .dispatcher import Dispatcher
@@ -235,11 +235,7 @@ class GroupState(Checkpointable):
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the class's name and the constructor's arguments as JSON values."""
-        constructor = {
-            "config": self.config.model_dump(mode="json"),
-            "module_spec": self.module_spec.to_json(),
-        }
-        return {"class_name": "LearnerGroup", "constructor": constructor}
+        return describe("LearnerGroup", self.config, self.module_spec)
 
     def get_stats(self) -> dict[str, Any]:
         """Return health, progress, restarts, and what asynchronous calls were dropped.

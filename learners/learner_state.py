@@ -11,7 +11,7 @@ from .activity import Activity
 from .agreement import ShouldBeUpdated
 from .algorithm import Algorithm
 from .batch import ModuleID
-from .checkpointable import Checkpointable, Components, State, select_state
+from .checkpointable import Checkpointable, Components, State, describe, select_state
 from .collective import Collective, SingleProcess
 from .config import LearnerGroupConfig
 from .flat import FlatParameters, FlatTargets, SegmentKey
@@ -216,11 +216,7 @@ class LearnerState(Checkpointable):
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the registered name and the constructor's arguments."""
-        constructor = {
-            "config": self.config.model_dump(mode="json"),
-            "module_spec": self.module_spec.to_json(),
-        }
-        return {"class_name": "Learner", "constructor": constructor}
+        return describe("Learner", self.config, self.module_spec)
 
     def _shared_tensors(self) -> list[torch.Tensor]:
         tensors = [self.flat.data, *(self._targets[key].data for key in sorted(self._targets))]
