@@ -63,6 +63,7 @@ class LearnerGroup(GroupModules):
     ) -> None:
         self._owned = ExitStack()
         self._crew: Crew | None = None
+        self._dispatcher: Dispatcher | None = None
         self.module_spec = MultiRLModuleSpec.of(module_spec)
         if not self.module_spec.modules:
             raise ConfigError(explain("module_spec", got="no module", allowed="at least one", fix="give it a module"))
@@ -105,13 +106,14 @@ class LearnerGroup(GroupModules):
     def crew(self) -> Crew:
         """The learners' actors; raises ConfigError after `shutdown`."""
         if self._crew is None:
-            raise ConfigError(explain("learner group", got="a call after shutdown", fix="make a new LearnerGroup"))
+            raise _shut_down()
         return self._crew
 
     @property
     def dispatcher(self) -> Dispatcher:
         """The update requests under way; raises ConfigError after `shutdown`."""
-        self.crew  # noqa: B018 - raises
+        if self._dispatcher is None:
+            raise _shut_down()
         return self._dispatcher
 
     def restart(self) -> None:
@@ -152,7 +154,7 @@ class LearnerGroup(GroupModules):
 
     def shutdown(self) -> None:
         """End learners, updates under way and owned workers; nothing stays behind. May be called again."""
-        crew, self._crew = self._crew, None
+        crew, self._crew, self._dispatcher = self._crew, None, None
         with self._owned:  # let go of, whatever becomes of the calls
             if crew is None:
                 return
@@ -179,6 +181,10 @@ class LearnerGroup(GroupModules):
         if getattr(self, "_crew", None) is not None:
             with contextlib.suppress(DaskRLError, *LOST):
                 self.shutdown()
+
+
+def _shut_down() -> ConfigError:
+    return ConfigError(explain("learner group", got="a call after shutdown", fix="make a new LearnerGroup"))
 
 
 def _refuse_a_crowd(num_learners: int) -> None:

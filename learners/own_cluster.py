@@ -36,7 +36,15 @@ class KeepLearners(SchedulerPlugin):
 
     def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
         """Return the workers without actors."""
-        return [worker for worker in workers if not worker.actors]
+        return [worker for worker in workers if not living_actors(worker)]
+
+
+def living_actors(worker: Any) -> list[Any]:
+    """Return the actors of a worker as the scheduler knows it, also those that are only being constructed.
+
+    Dask keeps those that were cancelled meanwhile.
+    """
+    return [actor for actor in worker.actors if actor.state in ("processing", "memory")]
 
 
 def keep_workers_that_die_twice() -> None:

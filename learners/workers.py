@@ -12,6 +12,7 @@ from distributed import Client
 from dask_rl.storage.errors import ConfigError, LearnerLostError, explain
 
 from .config import LearnersConfig
+from .own_cluster import living_actors
 
 _LOOK_EVERY_SECONDS = 0.1
 _KILL_SECONDS = 10.0
@@ -179,9 +180,8 @@ def is_known(key: str, dask_scheduler: Any) -> bool:
 def _occupancy(dask_scheduler: Any) -> dict[str, tuple[str, list[str]]]:
     found = {}
     for address, worker in dask_scheduler.workers.items():
-        # Dask keeps those that were cancelled while they were constructed.
-        actors = [actor for actor in worker.actors if actor.state in ("processing", "memory")]
-        found[address] = worker.server_id, [str(actor.key) for actor in sorted(actors, key=lambda each: each.run_id)]
+        actors = sorted(living_actors(worker), key=lambda actor: actor.run_id)
+        found[address] = worker.server_id, [str(actor.key) for actor in actors]
     return found
 
 

@@ -19,6 +19,7 @@ from .job import TrainJob, load_job
 from .job_differences import job_differences
 from .progress import Progress, no_progress
 from .run_directory import RunDirectory, damaged, write_atomic
+from .run_log import RunLog
 from .stop_request import StopRequest
 from .training import Training, TrainResult
 from .training_data import TrainingData, open_training_data
@@ -61,12 +62,13 @@ def train(
             _connect(resolved, client) as connected,
             _make_group(resolved, data, connected) as group,
             run.locked(),
+            RunLog(run) as log,
             progress("train", job.num_steps, "steps") as display,
         ):
             _refuse_overtaken(run, job, resolved)
             write_atomic(run.path / "resolved.yaml", resolved.to_yaml())
             write_atomic(run.job_file, job.to_yaml())
-            return Training(run, resolved, data, group, connected).to_end(request, display)
+            return Training(run, log, resolved, data, group, connected).to_end(request, display)
 
 
 @contextlib.contextmanager

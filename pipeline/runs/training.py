@@ -29,6 +29,7 @@ from .job import TrainJob
 from .learning_curve import curve_row, losses_of
 from .progress import Progress
 from .run_directory import RunDirectory, write_atomic
+from .run_log import RunLog
 from .stop_request import StopRequest
 from .trained_policy import by_module, hash_weights
 from .training_data import TrainingData
@@ -61,9 +62,16 @@ class Training:
     """A run under way: it goes on through what befalls its learners, and saves what it can where it cannot."""
 
     def __init__(
-        self, run: RunDirectory, job: TrainJob, data: TrainingData, group: LearnerGroup, client: Client | None
+        self,
+        run: RunDirectory,
+        log: RunLog,
+        job: TrainJob,
+        data: TrainingData,
+        group: LearnerGroup,
+        client: Client | None,
     ) -> None:
         self._run = run
+        self._log = log
         self._job = job
         self._data = data
         self._group = group
@@ -139,7 +147,7 @@ class Training:
         """Record what befell the group since the last time."""
         events = self._group.events
         for event in events[self._num_logged_events :]:
-            self._run.append("event", self._step, {"name": event.name, **event.details})
+            self._log.append("event", self._step, {"name": event.name, **event.details})
         self._num_logged_events = len(events)
 
     def _show(self, display: Progress, metrics: dict[str, Any]) -> None:
@@ -149,8 +157,8 @@ class Training:
     def _restore(self) -> None:
         if self._store.latest() is None:
             self._step, self._saved_step = 0, -1
-            self._run.cut_after(-1)
-            self._run.append("dataset", 0, self._data.facts)
+            self._log.begin(-1)
+            self._log.append("dataset", 0, self._data.facts)
             return
         state, metadata = self._store.load()
         with reading(self._store.directory):
@@ -159,8 +167,8 @@ class Training:
             _check_iterators(state, step)
         self._group.set_state(state)
         self._step = self._saved_step = step
-        self._run.cut_after(self._step)
-        self._run.append("event", self._step, {"name": "resumed"})
+        self._log.begin(self._step)
+        self._log.append("event", self._step, {"name": "resumed"})
         if self._evaluation_is_due and metadata.get("score") is None:
             self._evaluate()
 
@@ -186,7 +194,7 @@ class Training:
         self._step += num_iters
         self._log_events()
         metrics = curve_row(merge_results(results), self._data.epochs(self._step * self._job.batch_size))
-        self._run.append("train", self._step, metrics)
+        self._log.append("train", self._step, metrics)
         return metrics
 
     @property
@@ -206,7 +214,7 @@ class Training:
         result = evaluate(policy, config, ref_scores=data.ref_scores, client=self._client)
         if not any(row["step"] == self._step for row in self._run.rows("evaluation")):
             named = {"module_id": module_id} if len(self._data.modules) > 1 else {}
-            self._run.append("evaluation", self._step, named | result.summary())
+            self._log.append("evaluation", self._step, named | result.summary())
         self._score = result.return_mean
         self._save(self._score)
 

@@ -1,5 +1,6 @@
 """Commands about runs: train, eval, report, demo."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,20 +89,8 @@ def evaluate(
     load("pipeline.runs.own_modules").import_modules(imports or ())
     directory = RunDirectory(run).require()
     job = load("pipeline.runs.job").load_job(directory.job_file)
-    evaluating = load("pipeline.runs.evaluate")
-    settings: dict[str, Any] = {} if job.evaluation is None else job.evaluation.model_dump()
     given = {"num_episodes": episodes, "environment": environment, "seed": seed, "module_id": module}
-    settings |= {key: value for key, value in given.items() if value is not None}
-    if "environment" not in settings:
-        raise ConfigError(
-            explain(
-                "environment",
-                got="a job without evaluation",
-                allowed="a Gymnasium id",
-                fix="add --environment ID",
-            )
-        )
-    config = load("pipeline.runs.config_errors").validate(evaluating.EvaluationConfig, settings)
+    evaluating, config = load("pipeline.runs.evaluate"), _evaluation_config(job, given)
     chosen = load("pipeline.runs.module_choice").choose_module(config.module_id, job.datasets, "--module")
     trained = load("pipeline.runs.trained_policy")
     policy, step = trained.load_checkpoint_policy(trained.find_checkpoint(directory, best=best), chosen)
@@ -116,6 +105,16 @@ def evaluate(
     values = {"step": step} | named | result.summary()
     shown = {key: value for key, value in values.items() if key not in ("returns", "lengths")}
     return Output(values, table(shown))
+
+
+def _evaluation_config(job: Any, given: Mapping[str, Any]) -> Any:
+    """Return the evaluation of a job, with what the command line says otherwise."""
+    settings: dict[str, Any] = {} if job.evaluation is None else job.evaluation.model_dump()
+    settings |= {key: value for key, value in given.items() if value is not None}
+    if "environment" not in settings:
+        got, fix = "a job without evaluation", "add --environment ID"
+        raise ConfigError(explain("environment", got=got, allowed="a Gymnasium id", fix=fix))
+    return load("pipeline.runs.config_errors").validate(load("pipeline.runs.evaluate").EvaluationConfig, settings)
 
 
 def report(run: Run) -> Output:

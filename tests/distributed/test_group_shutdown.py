@@ -253,6 +253,16 @@ def test_a_group_that_is_lost(workers, left):
     shut_down(group)
 
 
+def test_a_group_that_began_anew(workers, left):
+    group = make(workers)
+    workers.restart()
+    with pytest.raises(GroupLostError):
+        group.update_from_batch(rows_of(8))
+    group.restart()
+    group.update_from_batch(rows_of(8))
+    shut_down(group, 5)
+
+
 def test_a_group_in_which_a_learner_was_replaced(workers, left):
     group = make(workers)
     os.kill(pid_of(group, 0), signal.SIGKILL)

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import dask
 import psutil
@@ -111,12 +112,9 @@ def test_a_local_cluster_is_set_up_for_learners_and_leaves_nothing():
 
 
 def test_without_the_plugin_a_worker_with_an_actor_would_be_closed():
-    class Worker:
-        def __init__(self, actors):
-            self.actors = actors
-
-    busy, idle = Worker({"learner"}), Worker(set())
-    assert KeepLearners().valid_workers_downscaling(None, [busy, idle]) == [idle]
+    states = [["memory"], ["processing"], [], ["forgotten"]]  # the last: cancelled while it was constructed
+    workers = [SimpleNamespace(actors=[SimpleNamespace(state=state) for state in each]) for each in states]
+    assert KeepLearners().valid_workers_downscaling(None, workers) == workers[2:]
 
 
 def test_in_process_and_no_workers_mean_no_client():

@@ -1,0 +1,29 @@
+"""A learner group that starts workers of its own, in a process that has no Dask client."""
+
+import os
+import signal
+import warnings
+from typing import Any
+
+from faults import pid_of
+from group_cases import SPEC, group_config, rows_of
+from leftovers import Leftovers
+
+from dask_rl.learners.group import LearnerGroup
+
+
+def whole_life(fate: str) -> dict[str, Any]:
+    """Train two learners, have something happen to them, shut down; return what is left of it all."""
+    warnings.simplefilter("error")
+    with LearnerGroup(group_config(0), module_spec=SPEC) as group:
+        group.update_from_batch(rows_of(8))  # torch's pools of threads are there from now on
+    left = Leftovers(None)
+    group = LearnerGroup(group_config(2), module_spec=SPEC)
+    group.update_from_batch(rows_of(8))
+    if fate in ("killed", "replaced"):
+        os.kill(pid_of(group, 1), signal.SIGKILL)
+    if fate == "replaced":
+        group.update_from_batch(rows_of(8))
+    group.shutdown()
+    found: dict[str, Any] = left.now()
+    return found
