@@ -12,7 +12,7 @@ from distributed import get_worker
 
 from dask_rl.storage.errors import DaskRLError, LearnerError, explain
 
-from .activity import IDLE, WAITING_FOR_DATA
+from .activity import IDLE, WAITING_FOR_DATA, Activity
 from .algorithm import Algorithm
 from .algorithms.registry import register_algorithm
 from .batch import ModuleID, as_multi_batch
@@ -24,6 +24,7 @@ from .health import HealthReport, HealthState
 from .learner import Learner
 from .metrics import Result
 from .module import MultiRLModuleSpec
+from .published import GroupIdentity, publish
 from .request import Position, UpdateRequest
 
 _STATES = {
@@ -50,13 +51,16 @@ class LearnerActor:
         options: Mapping[str, Any] | None = None,
         algorithm_classes: Iterable[type[Algorithm[Any]]] = (),
         states: Mapping[ModuleID, Any] | None = None,
+        identity: GroupIdentity | None = None,
     ) -> None:
-        self._take_blueprint(config, module_spec, learner_class, options, algorithm_classes, states)
+        self._take_blueprint(config, module_spec, learner_class, options, algorithm_classes, states, identity)
         self._learner: Learner | None = None
         self._store: RendezvousStore | None = None
         self._inbox: dict[int, tuple[str, bytes]] = {}
         self._next_call = 0
-        self._rank = -1
+        self.rank = -1
+        """Its place in the group; -1 before it has joined."""
+        self.generation = 0
         self._last_error: str | None = None
         self._call: tuple[str, float] | None = None
 
@@ -68,6 +72,7 @@ class LearnerActor:
         options: Mapping[str, Any] | None,
         algorithm_classes: Iterable[type[Algorithm[Any]]],
         states: Mapping[ModuleID, Any] | None = None,
+        identity: GroupIdentity | None = None,
     ) -> None:
         """Follow what learners are made of by now; `states` are the weights that modules come with."""
         for algorithm in algorithm_classes:  # a user's own may have come by value, from a notebook
@@ -77,6 +82,7 @@ class LearnerActor:
         self._learner_class = learner_class
         self._options = dict(options or {})
         self._states = dict(states or {})
+        self.identity = identity or GroupIdentity()
 
     @property
     def learner(self) -> Learner:
@@ -84,6 +90,11 @@ class LearnerActor:
         if self._learner is None:
             raise RuntimeError("the learner is used before it is built")
         return self._learner
+
+    @property
+    def activity(self) -> Activity | None:
+        """What the learner is at; None before it is built."""
+        return None if self._learner is None else self._learner.activity
 
     def call(self, number: int, method: str, arguments: bytes) -> list[tuple[int, bytes]]:
         """Call a method from another process, in the order of the numbers, whatever the order of arrival.
@@ -165,9 +176,10 @@ class LearnerActor:
         return self._guarded("joining", self._join, membership)
 
     def _join(self, membership: Membership) -> None:
-        self._rank = membership.rank
+        self.rank = membership.rank
         self.learner.collective.close()
         rendezvous, settings = membership.rendezvous, self._config.learners
+        self.generation = 0 if rendezvous is None else rendezvous.generation
         if rendezvous is None:
             self._store = None
             self.learner.join(SingleProcess(), position=membership.position)
@@ -257,7 +269,7 @@ class LearnerActor:
         """Wrap foreign errors: their classes need not exist, or be picklable, where the caller is."""
         if isinstance(error, DaskRLError):
             return error
-        where, got = f"learner {self._rank}, {state}", " ".join(f"{type(error).__name__}: {error}".split())
+        where, got = f"learner {self.rank}, {state}", " ".join(f"{type(error).__name__}: {error}".split())
         return LearnerError(explain(where, got=got, fix="mend the function that raised it"))
 
     def _guarded(self, state: str, function: Callable[..., Any], *args: Any) -> Outcome:
@@ -281,3 +293,4 @@ class RemoteLearnerActor(LearnerActor):
     def __init__(self, arguments: bytes) -> None:
         """Take the packed arguments of a LearnerActor."""
         super().__init__(*unpack(arguments))
+        publish(self, get_worker())

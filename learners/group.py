@@ -3,6 +3,7 @@
 import contextlib
 import os
 import types
+import uuid
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from .iterator import Iterables
 from .learner import Learner
 from .module import MultiRLModuleSpec, RLModuleSpec
 from .own_cluster import open_own_cluster
+from .published import GroupIdentity
 from .saved_module import check_weights, reading
 
 _CLOSE_SECONDS = 10.0
@@ -46,6 +48,7 @@ class LearnerGroup(GroupModules):
         learner_class: a subclass of Learner with stages of your own.
         should_module_be_updated: which modules updates train, as ids or as a function of (module id, batch) that is
             asked on every learner in every step; None: those of the config.
+        name: what the group is called on the dashboard; need not be the only one of that name.
 
     Raises:
         ConfigError: no module, or not enough workers or GPUs.
@@ -60,7 +63,9 @@ class LearnerGroup(GroupModules):
         client: Client | None = None,
         learner_class: type[Learner] = Learner,
         should_module_be_updated: ShouldBeUpdated = None,
+        name: str = "group",
     ) -> None:
+        self.identity = GroupIdentity(uuid.uuid4().hex[:12], name)
         self._owned = ExitStack()
         self._crew: Crew | None = None
         self._dispatcher: Dispatcher | None = None

@@ -18,6 +18,7 @@ from .learner import Learner
 from .manager import values
 from .module import MultiRLModuleSpec, RLModuleSpec, check_module_ids, validate_module_id
 from .module_checkpoints import load_module, load_modules, save_module
+from .published import GroupIdentity
 
 
 class GroupModules(GroupUpdates):
@@ -25,6 +26,8 @@ class GroupModules(GroupUpdates):
 
     _should_module_be_updated: ShouldBeUpdated
     _learner_class: type[Learner]
+    identity: GroupIdentity
+    """Under which it is known on its cluster."""
     _module_states: Mapping[ModuleID, Any]
     """Weights of modules that may not have come to all learners yet."""
 
@@ -181,12 +184,13 @@ class GroupModules(GroupUpdates):
         """Return the arguments of a LearnerActor."""
         options = {"should_module_be_updated": self._should_module_be_updated}
         classes = self.config.algorithm_classes()
-        return self.config, self.module_spec, self._learner_class, options, classes, self._module_states
+        states, identity = self._module_states, self.identity
+        return self.config, self.module_spec, self._learner_class, options, classes, states, identity
 
 
 def _set_modules(learner: Learner, blueprint: tuple[Any, ...]) -> None:
     """Give a learner these modules; does nothing where it has them."""
-    config, spec, _, options, algorithm_classes, states = blueprint
+    config, spec, _, options, algorithm_classes, states, _ = blueprint
     for algorithm in algorithm_classes:
         register_algorithm(algorithm)
     learner.set_modules(config, spec, states, **options)

@@ -52,6 +52,7 @@ class LearnerSteps(LearnerStages):
         with metrics.timed("computing"):
             applied = bool(batches) and self._try_step(batches, shards, metrics)
         self.step += 1
+        self.activity.count_step(sum(map(num_rows, batches.values())))
         metrics.num_steps += 1
         if not applied:
             self.num_skipped_steps += 1

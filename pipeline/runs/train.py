@@ -93,7 +93,8 @@ def _make_group(job: TrainJob, data: TrainingData, client: Client | None) -> Lea
         seed=job.seed,
         num_steps=job.num_steps,
     )
-    return LearnerGroup(config, module_spec=data.module_spec, client=client)
+    name = RunDirectory(job.run).name
+    return LearnerGroup(config, module_spec=data.module_spec, client=client, name=name)
 
 
 def _finished(run: RunDirectory, job: TrainJob) -> TrainResult | None:
