@@ -29,7 +29,7 @@ class Activity:
         """Note that something else begins now."""
         previous, since, spent = self.now
         now = time.monotonic()
-        self.now = name, now, {**spent, previous: spent.get(previous, 0.0) + now - since}
+        self.now = name, now, {**spent, previous: spent.get(previous, 0.0) + (now - since)}
 
     def count_step(self, num_rows: int) -> None:
         """Note that a step was made, of so many rows."""
