@@ -47,7 +47,9 @@ class Activity:
         return self.now[1]
 
     def seconds(self) -> dict[str, float]:
-        """Return the time spent on each activity so far, with the one that is going on."""
-        now = time.monotonic()  # first: what is read then had not ended, so that sums never go back
+        """Return the time spent on each activity so far, with the one that is going on.
+
+        Another thread may see a sum go back by the moment that noting a change takes.
+        """
         name, since, spent = self.now
-        return {**spent, name: spent.get(name, 0.0) + max(0.0, now - since)}
+        return {**spent, name: spent.get(name, 0.0) + time.monotonic() - since}
