@@ -25,6 +25,7 @@ from dask_rl.learners.module import validate_module_id
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.files import check_local
 
+from .batch_config import BatchConfig
 from .cluster import ClusterConfig
 from .config_errors import validate
 from .evaluate import EvaluationConfig
@@ -143,13 +144,19 @@ class TrainJob(BaseModel):
     """Rollouts in an environment; default: none."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """When to save."""
+    initial_weights: str | None = Field(None, min_length=1)
+    """Run or checkpoint whose weights it begins with, of the same modules; default: those that follow from seed."""
+    batch: BatchConfig = BatchConfig()
+    """What `dask-rl jobs` does with it; see batch_config."""
     run: str = Field(min_length=1)
-    """Directory of the run."""
+    """Directory of the run; under `dask-rl jobs` that of all its runs."""
 
-    @field_validator("run")
+    @field_validator("run", "initial_weights")
     @classmethod
-    def _is_local(cls, value: str) -> str:
-        check_local("run", value)
+    def _is_local(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        check_local(str(info.field_name), value)
         if "\0" in value:
             raise ValueError("a path without null bytes")
         return value
@@ -174,6 +181,9 @@ class TrainJob(BaseModel):
             choose_module(module_id, self.datasets, "module in modules")
         if self.evaluation is not None:
             self.evaluated_module()
+        elif self.batch.keep_if == "better":
+            got, allowed = "better, in a job without evaluation", "always, or a job with evaluation"
+            raise ConfigError(explain("batch.keep_if", got=got, allowed=allowed, fix="add `evaluation:`"))
         return self
 
     @model_validator(mode="after")

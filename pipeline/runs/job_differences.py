@@ -7,8 +7,8 @@ from .job import TrainJob
 
 
 def job_differences(before: TrainJob, after: TrainJob) -> list[str]:
-    """Return `key: before → after` for every setting that differs."""
-    old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
+    """Return `key: before → after` for every setting that differs; `batch` changes no run, only what follows it."""
+    old, new = (_flat(job.model_dump(mode="json", exclude={"batch"})) for job in (before, after))
     return [
         f"{key}: {old.get(key, 'unset')} → {new.get(key, 'unset')}"
         for key in [*old, *(key for key in new if key not in old)]

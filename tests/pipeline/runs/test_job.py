@@ -188,3 +188,38 @@ def test_differences_are_listed_by_key():
     assert "num_steps: 1000 → 7" in differences
     assert "algorithm.top_fraction: 1.0 → 0.5" in differences
     assert "evaluation.environment: CartPole-v1 → unset" in differences
+
+
+def test_what_a_job_says_about_batches_is_checked_and_changes_no_run():
+    batch = "batch: {keep_if: better, on_success: 'cp -r \"a b\" $HOME', on_failure: [mail, me]}\n"
+    job = parse_job(JOB + batch)
+    assert (job.batch.on_success, job.batch.on_failure) == (("cp", "-r", "a b", "$HOME"), ("mail", "me"))
+    assert parse_job(job.to_yaml()) == job
+    assert job_differences(parse_job(JOB), job) == []
+    assert job_differences(parse_job(JOB), parse_job(JOB + "initial_weights: a")) == ["initial_weights: None → a"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ("on_success: 'a \"b'", "batch command: got a command line with no closing quotation"),
+        ("on_success: ''", "batch command: got no words"),
+        ("on_success: ['']", "batch command: got"),
+        ("on_failure: [a, 1]", "batch command: got"),
+        ("on_failure: 3", "batch command: got"),
+        ('on_failure: "a \\0"', "batch command: got"),
+        ("when: sometimes", "batch.when: got 'sometimes'; allowed: 'always' or 'dataset_changed'"),
+        ("keep_if: better, when: always, retries: 3", "did you mean 'max_retries'"),
+        ("max_retries: -1", "batch.max_retries"),
+        ("time_limit_seconds: 0", "batch.time_limit_seconds"),
+        ("keep_if: worse", "batch.keep_if"),
+    ],
+)
+def test_what_is_wrong_in_batch_is_told(batch, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_job(JOB + f"batch: {{{batch}}}\n")
+
+
+def test_better_needs_an_evaluation():
+    with pytest.raises(ConfigError, match=r"batch.keep_if: got better, in a job without evaluation"):
+        parse_job(JOB + "batch: {keep_if: better}\n", ["evaluation=null"])
