@@ -25,6 +25,7 @@ from dask_rl.storage.errors import (
 )
 
 from .evaluate import evaluate
+from .initial_weights import load_initial_weights
 from .job import TrainJob
 from .learning_curve import curve_row, losses_of
 from .progress import Progress
@@ -157,6 +158,8 @@ class Training:
     def _restore(self) -> None:
         if self._store.latest() is None:
             self._step, self._saved_step = 0, -1
+            if weights := load_initial_weights(self._job, self._data.module_spec):
+                self._group.set_weights(weights, force=True)
             self._log.begin(-1)
             self._log.append("dataset", 0, self._data.facts)
             return
