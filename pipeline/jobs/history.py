@@ -1,0 +1,109 @@
+"""All runs of all jobs: what is due, at work, and done. One SQLite table; each call is one transaction."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dask_rl.storage.errors import RunStateError, explain
+
+from .run_record import OPEN, RunRecord, Status
+from .times import iso
+
+MAX_ROWS_PER_JOB = 1000
+"""Rows of runs that have ended which are kept of a job; the runs' directories stay."""
+_WAIT_SECONDS = 10.0
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS runs"
+    " (job TEXT NOT NULL, time TEXT NOT NULL, status TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (job, time))"
+)
+_OPEN = "status IN ('" + "', '".join(OPEN) + "')"
+_PUT = (
+    "INSERT INTO runs VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (job, time) DO UPDATE SET status = excluded.status, record = excluded.record"
+)
+_PRUNE = (
+    f"DELETE FROM runs WHERE job = ?1 AND NOT {_OPEN} AND time < (SELECT min(time) FROM"
+    f" (SELECT time FROM runs WHERE job = ?1 ORDER BY time DESC LIMIT {MAX_ROWS_PER_JOB}))"
+)
+
+
+class History:
+    """The runs of a home. Safe to use from several processes.
+
+    Every method raises RunStateError where the file cannot be read or written, as on a full disk.
+    """
+
+    def __init__(self, database: Path) -> None:
+        """Name the file; it is made at the first use."""
+        self._database = database
+
+    def add(self, record: RunRecord) -> bool:
+        """Add a run; return False, and change nothing, where one of this job and time is known."""
+        with self._transaction() as connection:
+            cursor = connection.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?)", _row(record))
+            return cursor.rowcount == 1
+
+    def put(self, record: RunRecord) -> None:
+        """Set what is known about a run; the oldest rows of a job that has very many go."""
+        with self._transaction() as connection:
+            connection.execute(_PUT, _row(record))
+            connection.execute(_PRUNE, (record.job,))
+
+    def get(self, job: str, time: datetime) -> RunRecord | None:
+        """Return what is known about a run, or None."""
+        found = self._select("WHERE job = ? AND time = ?", (job, iso(time)))
+        return found[0] if found else None
+
+    def latest(
+        self, job: str | None = None, limit: int = -1, statuses: Sequence[Status] | None = None
+    ) -> list[RunRecord]:
+        """Return runs, the one that was due last first; of one job or all; at most `limit`, unless that is -1."""
+        conditions, values = ["1"], []
+        if job is not None:
+            conditions.append("job = ?")
+            values.append(job)
+        if statuses is not None:
+            conditions.append(f"status IN ({', '.join('?' * len(statuses))})")
+            values += statuses
+        where = f"WHERE {' AND '.join(conditions)} ORDER BY time DESC, job LIMIT ?"
+        return self._select(where, (*values, limit))
+
+    def open(self) -> list[RunRecord]:
+        """Return the runs that are due or at work, the one that was due first first."""
+        return self._select(f"WHERE {_OPEN} ORDER BY time, job", ())
+
+    def times_between(self, job: str, start: datetime, stop: datetime) -> set[str]:
+        """Return the times in [start, stop) of which runs of a job are known."""
+        query = "SELECT time FROM runs WHERE job = ? AND time >= ? AND time < ?"
+        with self._transaction() as connection:
+            return {time for (time,) in connection.execute(query, (job, iso(start), iso(stop)))}
+
+    def _select(self, where: str, values: Sequence[object]) -> list[RunRecord]:
+        with self._transaction() as connection:
+            rows = connection.execute(f"SELECT record FROM runs {where}", values).fetchall()
+        try:
+            return [RunRecord.model_validate_json(text) for (text,) in rows]
+        except ValidationError as error:
+            got = f"a row that is no run ({error.errors()[0]['msg']})"
+            raise self._refusal(got, "move the file away: a new history begins") from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self._database, timeout=_WAIT_SECONDS)) as connection, connection:
+                if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchall():
+                    connection.execute(_SCHEMA)
+                yield connection
+        except sqlite3.Error as error:
+            raise self._refusal(str(error), "mend that, then run the same command again") from error
+
+    def _refusal(self, got: str, fix: str) -> RunStateError:
+        return RunStateError(explain(str(self._database), got=got, allowed="a history of runs", fix=fix))
+
+
+def _row(record: RunRecord) -> tuple[str, str, str, str]:
+    return record.job, iso(record.time), record.status, record.model_dump_json()
