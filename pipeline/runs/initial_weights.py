@@ -33,10 +33,15 @@ def load_initial_weights(job: TrainJob, specs: MultiRLModuleSpec) -> dict[Module
     path = initial_checkpoint(job.initial_weights)
     metadata = load_metadata(path)
     with reading(path):
-        saved = MultiRLModuleSpec.from_json(metadata["constructor"]["module_spec"])
-    for module_id in specs.modules:
-        choose_module(module_id, saved.modules, f"initial_weights: module of {path}")
-        _check_spaces(path, saved.modules[module_id], specs.modules[module_id])
+        saved, config = (metadata["constructor"][key] for key in ("module_spec", "config"))
+        saved_specs = MultiRLModuleSpec.from_json(saved)
+        named = {
+            key: config.get("module_algorithms", {}).get(key, config["algorithm"])["name"] for key in specs.modules
+        }
+    for module_id, spec in specs.modules.items():
+        choose_module(module_id, saved_specs.modules, f"initial_weights: module of {path}")
+        _check_algorithm(path, named[module_id], job.algorithm_of(module_id).name)
+        _check_spaces(path, saved_specs.modules[module_id], spec)
     weights = load_modules(path, list(specs.modules))
     for module_id, spec in specs.modules.items():
         _check(path, spec, job.algorithm_of(module_id), weights[module_id])
@@ -60,6 +65,12 @@ def initial_checkpoint(path: str | Path) -> Path:
             explain("initial_weights", got=f"{path}, which is neither", allowed=allowed, fix="correct it")
         )
     return path.resolve()
+
+
+def _check_algorithm(path: Path, saved: str, wanted: str) -> None:
+    if saved != wanted:
+        fix = "choose another run, or begin without"
+        raise ConfigError(explain(f"initial_weights: {path}", got=f"weights of {saved}", allowed=wanted, fix=fix))
 
 
 def _check_spaces(path: Path, saved: RLModuleSpec, wanted: RLModuleSpec) -> None:

@@ -72,7 +72,7 @@ def test_modules_find_theirs_in_a_run_with_several(make_job, tmp_path, feed_data
     ("settings", "message"),
     [
         ({"algorithm": {"name": "bc", "hidden_sizes": [16]}}, r"initial_weights: .*weights .*shape \(8"),
-        ({"algorithm": {"name": "iql", "hidden_sizes": [8]}}, "initial_weights: .*weights"),
+        ({"algorithm": {"name": "iql", "hidden_sizes": [8]}}, "initial_weights: .*got weights of bc; allowed: iql"),
         ({"dataset": "other"}, r"initial_weights: .*got a module for actions in Discrete\(5\)"),
         ({"initial_weights": "nowhere"}, "initial_weights: got nowhere, which is neither"),
     ],
