@@ -24,7 +24,8 @@ from problem import MODULE_SPEC, feed_config, iql_config, write_dataset
 from dask_rl.learners.config import LearnersConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.pipeline.feed.source import FeedPlan, plan_feed
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.trained_policy import hash_weights
 from dask_rl.storage.errors import DaskRLError
 

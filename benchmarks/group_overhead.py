@@ -28,7 +28,8 @@ from dask_rl.learners.metrics import Result
 from dask_rl.learners.module import MultiRLModuleSpec
 from dask_rl.learners.request import UpdateRequest
 from dask_rl.pipeline.feed.source import DatasetSource, plan_feed
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 
 NUM_LEARNERS, SHARDS_PER_LEARNER = 2, 4
 NUM_STEPS, WARM_UP_STEPS = 300, 20

@@ -26,7 +26,7 @@ from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.files import check_local
 
 from .batch_config import BatchConfig
-from .cluster import ClusterConfig
+from .clusters.config import ClusterConfig
 from .config_errors import validate
 from .evaluate import EvaluationConfig
 from .module_choice import choose_module

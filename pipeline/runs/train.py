@@ -13,7 +13,7 @@ from dask_rl.learners.group import LearnerGroup
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import ConfigError, RunStateError, explain
 
-from .cluster import open_cluster
+from .clusters.opened import open_cluster
 from .environments import check_environment
 from .job import TrainJob, load_job
 from .job_differences import job_differences

@@ -88,7 +88,7 @@ def collect(
         collecting.CollectConfig, settings | {"environment": environment}
     )
     with (
-        load("pipeline.runs.cluster").open_workers(workers) as client,
+        load("pipeline.runs.clusters.opened").open_workers(workers) as client,
         make_progress("collect", config.num_episodes, "episodes") as progress,
         collecting.collect(config, dest, client=client, overwrite=overwrite, progress=progress.update) as opened,
     ):

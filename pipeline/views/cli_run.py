@@ -95,7 +95,7 @@ def evaluate(
     trained = load("pipeline.runs.trained_policy")
     policy, step = trained.load_checkpoint_policy(trained.find_checkpoint(directory, best=best), chosen)
     with (
-        load("pipeline.runs.cluster").open_workers(workers) as client,
+        load("pipeline.runs.clusters.opened").open_workers(workers) as client,
         make_progress("evaluate", config.num_episodes, "episodes") as progress,
     ):
         result = evaluating.evaluate(

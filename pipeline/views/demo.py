@@ -10,7 +10,8 @@ from distributed import Client
 from pydantic import BaseModel, ConfigDict, Field
 
 from dask_rl.learners.config import Seed
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.collect import CollectConfig, collect
 from dask_rl.pipeline.runs.job import TrainJob, parse_job
 from dask_rl.pipeline.runs.progress import no_progress

@@ -5,7 +5,8 @@ import pytest
 
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
 from dask_rl.learners.group import LearnerGroup
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.job import TrainJob
 from dask_rl.pipeline.runs.training_data import open_training_data
 

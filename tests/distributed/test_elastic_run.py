@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from faults import flat_weights, make_group, pid_of
 
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 
 pytestmark = pytest.mark.storm
 

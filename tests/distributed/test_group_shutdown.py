@@ -26,7 +26,8 @@ from worker_code import open_files
 
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.learner import Learner
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.storage.errors import ConfigError, GroupLostError, LearnerError, PeersLostError, WaitTimeoutError
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.storm]

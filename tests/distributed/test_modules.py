@@ -15,7 +15,8 @@ import yaml
 
 from dask_rl.learners.config import LearnerGroupConfig
 from dask_rl.learners.group import LearnerGroup
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.job import TrainJob
 from dask_rl.pipeline.runs.train import train
 from dask_rl.pipeline.runs.trained_policy import load_policy

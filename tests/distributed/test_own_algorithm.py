@@ -13,7 +13,8 @@ from group_cases import SPEC, assert_learners_agree, flat, group_config, rows_of
 
 from dask_rl.learners.algorithms import registry
 from dask_rl.learners.group import LearnerGroup
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 
 NUM_CALLS = 6
 SOURCE = Path(__file__).parents[1] / "support" / "own_algorithm.py"

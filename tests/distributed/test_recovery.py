@@ -23,7 +23,8 @@ from faults import (
     send_signal,
 )
 
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.storage.errors import (
     GroupLostError,
     LearnerError,

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from dask_rl.pipeline.runs.cluster import open_workers
+from dask_rl.pipeline.runs.clusters.opened import open_workers
 from dask_rl.pipeline.runs.collect import CollectConfig, collect
 from dask_rl.pipeline.runs.controllers import PendulumSwingUp
 from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate

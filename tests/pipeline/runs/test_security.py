@@ -17,7 +17,8 @@ from distributed.security import Security
 from pydantic import ValidationError
 from tls_files import write_tls_files
 
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.security import open_security
 from dask_rl.pipeline.runs.train import train

@@ -14,12 +14,15 @@ import pytest
 from worker_code import Counter
 
 from dask_rl.learners.own_cluster import KeepLearners
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster, open_workers, wait_for_workers
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster, open_workers
+from dask_rl.pipeline.runs.clusters.workers import wait_for_workers
 from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError
 
 DRIVER = """
 import os, signal, sys
-from dask_rl.pipeline.runs.cluster import ClusterConfig, open_cluster
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.opened import open_cluster
 
 def main():
     caught = []
@@ -182,7 +185,7 @@ def test_a_scheduler_that_is_not_there_is_one_line(settings, words):
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
 def test_a_worker_that_dies_or_hangs_while_it_starts_is_one_line_and_leaves_nothing(monkeypatch, number):
     monkeypatch.setenv("TEST_SIGNAL", number)
-    monkeypatch.setattr("dask_rl.pipeline.runs.cluster._PRELOAD", "dying_preload")
+    monkeypatch.setattr("dask_rl.pipeline.runs.clusters.local.PRELOAD", "dying_preload")
     config = ClusterConfig(startup_timeout_seconds=8)
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(DaskRLError, match="local cluster: got no start") as caught, open_cluster(config):

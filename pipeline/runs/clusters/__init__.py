@@ -1,0 +1,1 @@
+"""Dask clusters of jobs: those that we start, a file for each kind, and those that we join."""
