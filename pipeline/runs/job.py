@@ -29,6 +29,7 @@ from .batch_config import BatchConfig
 from .clusters.config import ClusterConfig
 from .config_errors import validate
 from .evaluate import EvaluationConfig
+from .loggers.config import LoggerConfigs
 from .module_choice import choose_module
 from .own_modules import ImportName, Imports, import_modules
 
@@ -146,6 +147,8 @@ class TrainJob(BaseModel):
     """When to save."""
     initial_weights: str | None = Field(None, min_length=1)
     """Run or checkpoint whose weights it begins with, of the same modules; default: those that follow from seed."""
+    loggers: LoggerConfigs = ()
+    """Trackers that hear its metrics too: {name: tensorboard}, {name: mlflow, tracking_uri: …}; see loggers/."""
     batch: BatchConfig = BatchConfig()
     """What `dask-rl jobs` does with it; see batch_config."""
     run: str = Field(min_length=1)

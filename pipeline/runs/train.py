@@ -16,7 +16,8 @@ from dask_rl.storage.errors import ConfigError, RunStateError, explain
 from .clusters.opened import open_cluster
 from .environments import check_environment
 from .job import TrainJob, load_job
-from .job_differences import job_differences
+from .job_differences import MAY_CHANGE, job_differences
+from .loggers.config import open_loggers
 from .progress import Progress, no_progress
 from .run_directory import RunDirectory, damaged, write_atomic
 from .run_log import RunLog
@@ -57,12 +58,13 @@ def train(
         data = open_training_data(resolved)
         if resolved.evaluation is not None:
             check_environment(data.modules[resolved.evaluated_module()].spec, resolved.evaluation)
+        loggers = open_loggers(resolved, run)
         # Nothing is written before all of this fits together.
         with (
             _connect(resolved, client) as connected,
             _make_group(resolved, data, connected) as group,
             run.locked(),
-            RunLog(run) as log,
+            RunLog(run, loggers) as log,
             progress("train", job.num_steps, "steps") as display,
         ):
             _refuse_overtaken(run, job, resolved)
@@ -115,7 +117,8 @@ def _resolve(run: RunDirectory, job: TrainJob) -> TrainJob:
     if CheckpointStore(run.checkpoints).latest() is None:
         return job.model_copy(update={"learners": job.learners.resolved(job.num_steps)})
     _refuse_changes(run, job)
-    return _load_own(run.path / "resolved.yaml")
+    saved = _load_own(run.path / "resolved.yaml")
+    return saved.model_copy(update={key: getattr(job, key) for key in MAY_CHANGE})
 
 
 def _refuse_changes(run: RunDirectory, job: TrainJob) -> None:
