@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
@@ -32,6 +31,7 @@ from .evaluate import EvaluationConfig
 from .loggers.config import LoggerConfigs
 from .module_choice import choose_module
 from .own_modules import ImportName, Imports, import_modules
+from .yaml_file import parse_mapping, parse_yaml, read_text
 
 
 class CheckpointConfig(BaseModel):
@@ -239,26 +239,12 @@ def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = (), *, run
     Raises:
         ConfigError: one line per problem.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no text"
-        raise ConfigError(explain("job file", got=f"{path}: {reason}", fix="give the path of a YAML file")) from None
-    return parse_job(text, overrides, str(path), run_imports=run_imports)
+    return parse_job(read_text(path), overrides, str(path), run_imports=run_imports)
 
 
 def parse_job(text: str, overrides: Iterable[str] = (), source: str = "job", *, run_imports: bool = False) -> TrainJob:
     """Build a job from YAML text; see `load_job`."""
-    values = _parse_yaml(text, source)
-    if not isinstance(values, dict):
-        raise ConfigError(
-            explain(
-                source,
-                got=f"YAML of type {type(values).__name__}",
-                allowed="a mapping",
-                fix="write `key: value` lines",
-            )
-        )
+    values = parse_mapping(text, source)
     for override in overrides:
         _override(values, override)
     if run_imports:
@@ -285,13 +271,4 @@ def _override(values: dict[str, Any], override: str) -> None:
                 )
             )
         values = inner
-    values[parts[-1]] = _parse_yaml(text, f"--set {key}")
-
-
-def _parse_yaml(text: str, source: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except RecursionError:
-        raise ConfigError(explain(source, got="YAML nested too deeply", allowed="a job", fix="correct it")) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(explain(source, got=" ".join(str(error).split()), allowed="YAML", fix="correct it")) from None
+    values[parts[-1]] = parse_yaml(text, f"--set {key}")
