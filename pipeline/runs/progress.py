@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, plain lines elsewhere."""
+"""Progress on stderr: a bar on a terminal, plain lines elsewhere, or records where those are asked for."""
 
 import sys
 import time
@@ -9,6 +9,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+
+from .logs import RecordStream, current_records
 
 LINE_EVERY_SECONDS = 5.0
 _QUIET_SECONDS = 2.0
@@ -38,13 +40,16 @@ class Progress(Protocol):
 
 
 def make_progress(description: str, total: int | None, unit: str) -> Progress:
-    """Return a bar where stderr is a terminal, else plain lines.
+    """Return a bar where stderr is a terminal, else plain lines; records under `--log-format json`.
 
     Args:
         description: what is under way, such as "train".
         total: units until the end; None where that is unknown.
         unit: what is counted, such as "steps".
     """
+    records = current_records()
+    if records is not None:
+        return _Records(description, total, unit, records)
     return _Bar(description, total, unit) if sys.stderr.isatty() else _Lines(description, total, unit)
 
 
@@ -53,13 +58,14 @@ def no_progress(description: str, total: int | None, unit: str) -> Progress:
     return _Lines(description, total, unit, write=lambda line: None)
 
 
-class _Rate:
+class Rate:
     """Units per second since the first report, which may come from a resumed run."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
 
     def per_second(self, done: int) -> float:
+        """Return the rate up to now."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, done)
@@ -69,7 +75,7 @@ class _Rate:
 
 class _Bar:
     def __init__(self, description: str, total: int | None, unit: str) -> None:
-        self._rate = _Rate()
+        self._rate = Rate()
         self._unit = unit
         self._rich = RichProgress(
             TextColumn("{task.description}"),
@@ -93,7 +99,7 @@ class _Bar:
         self._rich.stop()
 
     def update(self, done: int, total: int | None = None, **values: float) -> None:
-        text = _describe(self._rate.per_second(done), self._unit, values)
+        text = describe_progress(self._rate.per_second(done), self._unit, values)
         if total is not None:
             self._rich.update(self._task, total=total)
         self._rich.update(self._task, completed=done, values=text)
@@ -108,7 +114,7 @@ class _Lines:
     ) -> None:
         self._description, self._total, self._unit = description, total, unit
         self._write = write or _to_stderr
-        self._rate = _Rate()
+        self._rate = Rate()
         self._began = time.monotonic()
         self._next_line = self._began + _QUIET_SECONDS
         self._last: tuple[int, Mapping[str, float]] = (0, {})
@@ -138,11 +144,41 @@ class _Lines:
 
     def _line(self, done: int, values: Mapping[str, float], ending: str) -> None:
         of = f"/{self._total}" if self._total else ""
-        text = _describe(self._rate.per_second(done), self._unit, values)
+        text = describe_progress(self._rate.per_second(done), self._unit, values)
         self._write(", ".join(filter(None, [f"{self._description}: {done}{of} {self._unit}", text, ending])))
 
 
-def _describe(rate: float, unit: str, values: Mapping[str, float]) -> str:
+class _Records:
+    def __init__(self, description: str, total: int | None, unit: str, records: RecordStream) -> None:
+        self._fields: dict[str, object] = {"activity": description, "done": 0, "total": total, "unit": unit}
+        self._records = records
+        self._rate = Rate()
+        self._began = time.monotonic()
+        self._next_record = self._began + _QUIET_SECONDS
+
+    def __enter__(self) -> "_Records":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._records.write("info", "progress", **self._fields, seconds=time.monotonic() - self._began)
+
+    def update(self, done: int, total: int | None = None, **values: float) -> None:
+        self._fields |= {"done": done, "per_second": self._rate.per_second(done), **values}
+        if total is not None:
+            self._fields["total"] = total
+        if time.monotonic() >= self._next_record:
+            self._next_record = time.monotonic() + LINE_EVERY_SECONDS
+            self._records.write("info", "progress", **self._fields)
+
+    def note(self, text: str) -> None:
+        self._records.write("warning", "note", activity=self._fields["activity"], message=text)
+
+
+def describe_progress(rate: float, unit: str, values: Mapping[str, float]) -> str:
+    """Return a rate and numbers in one line."""
     parts = [f"{rate:.{0 if rate >= 10 else 1}f} {unit}/s"] if rate else []
     return ", ".join([*parts, *(f"{name} {value:.4g}" for name, value in values.items())])
 

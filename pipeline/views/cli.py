@@ -1,7 +1,9 @@
 """The `dask-rl` command."""
 
+import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -9,9 +11,10 @@ import typer
 from pydantic import ValidationError
 
 import dask_rl
+from dask_rl.pipeline.runs.logs import current_records, records_on_stderr
 from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError, explain
 
-from .cli_command import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from .cli_command import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, LOG_FORMAT_HELP, LogFormat
 from .cli_data import data
 from .cli_run import add_commands
 
@@ -37,6 +40,7 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
     ] = False,
+    log_format: Annotated[LogFormat, typer.Option(help=LOG_FORMAT_HELP)] = LogFormat.TEXT,
 ) -> None:
     pass
 
@@ -52,24 +56,36 @@ def run(arguments: Sequence[str]) -> int:
 
     Errors that are meant for the user become one line each on stderr; with --debug they keep their traceback.
     """
-    if "--debug" in arguments:
-        return _invoke(arguments)
-    try:
-        return _invoke(arguments)
-    except (ConfigError, RunStateError) as error:
-        return _fail(str(error).splitlines(), EXIT_USAGE)
-    except DaskRLError as error:
-        return _fail(str(error).splitlines()[:1], EXIT_FAILED)
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors()]
-        return _fail(lines, EXIT_USAGE)
-    except OSError as error:
+    debug = "--debug" in arguments
+    with records_on_stderr() if _wants_records(arguments) else contextlib.nullcontext() as records:
+        try:
+            return _invoke(arguments)
+        except Exception as error:  # the boundary to the user: no traceback unless it was asked for
+            if debug and records is None:
+                raise
+            return _fail(*_explain(error), traceback.format_exc() if debug else None)
+
+
+def _wants_records(arguments: Sequence[str]) -> bool:
+    """Whether stderr is to be JSON; asked before the command line is parsed, which may fail."""
+    text = "\0".join(arguments)
+    return "--log-format\0json" in text or "--log-format=json" in arguments
+
+
+def _explain(error: Exception) -> tuple[list[str], int]:
+    """Return the lines that tell the user of an error, and the exit code."""
+    if isinstance(error, ConfigError | RunStateError):
+        return str(error).splitlines(), EXIT_USAGE
+    if isinstance(error, DaskRLError):
+        return str(error).splitlines()[:1], EXIT_FAILED
+    if isinstance(error, ValidationError):
+        return [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors()], EXIT_USAGE
+    if isinstance(error, OSError):
         got = " ".join((error.strerror or str(error)).split())
         fix = "mend that, then run the same command again"
-        return _fail([explain(str(error.filename or "file system"), got=got, fix=fix)], EXIT_FAILED)
-    except Exception as error:  # the boundary to the user: no traceback unless it was asked for
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        return _fail([f"{what}. Run it again with --debug to see where, and report it."], EXIT_FAILED)
+        return [explain(str(error.filename or "file system"), got=got, fix=fix)], EXIT_FAILED
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return [f"{what}. Run it again with --debug to see where, and report it."], EXIT_FAILED
 
 
 def _invoke(arguments: Sequence[str]) -> int:
@@ -92,7 +108,12 @@ def _usage_lines(error: typer.TyperException) -> list[str]:
     return [f"{message}. See `{command} --help`."] if message else []
 
 
-def _fail(lines: Iterable[str], exit_code: int) -> int:
+def _fail(lines: Iterable[str], exit_code: int, trace: str | None = None) -> int:
+    records = current_records()
     for line in lines:
-        sys.stderr.write(f"error: {line}\n")
+        if records is None:
+            sys.stderr.write(f"error: {line}\n")
+        else:
+            traced = {} if trace is None else {"traceback": trace}
+            records.write("error", "error", message=line, exit_code=exit_code, **traced)
     return exit_code

@@ -1,10 +1,11 @@
-"""What all commands share: --json, --debug, output on stdout, modules loaded when they are needed."""
+"""What all commands share: --json, --debug, --log-format, output on stdout, modules loaded when they are needed."""
 
 import importlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import typer
@@ -37,16 +38,26 @@ class Option:
     help: str
 
 
+class LogFormat(StrEnum):
+    """How a command writes on stderr."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+LOG_FORMAT_HELP = "How stderr is written: text, or json for one object a line with time, level, event and fields."
+
 _COMMON = (
     Option("json", bool, False, "Print one JSON object to stdout; everything else goes to stderr."),
     Option("debug", bool, False, "Show tracebacks."),
+    Option("log_format", LogFormat, LogFormat.TEXT, LOG_FORMAT_HELP),
 )
 
 
 def command(
     app: typer.Typer, name: str, options: Sequence[Option] = ()
 ) -> Callable[[Callable[..., Output]], Callable[..., Output]]:
-    """Make a function a command of `app`; it also gets `options`, as keyword arguments, and --json, --debug.
+    """Make a function a command of `app`; it also gets `options`, as keyword arguments, and the common ones.
 
     Args:
         app: the group.
@@ -65,7 +76,8 @@ def command(
 
         def run(**values: Any) -> int:
             as_json = values.pop("json")
-            values.pop("debug")  # read by main(), which must know it even where parsing fails
+            for name in ("debug", "log_format"):  # read by cli.run(), which must know them even where parsing fails
+                values.pop(name)
             output = function(**values)
             text = json.dumps(json_value(output.values), allow_nan=False) if as_json else output.text
             typer.echo(text)
