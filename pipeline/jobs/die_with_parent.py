@@ -20,7 +20,8 @@ def main() -> None:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        sys.exit(f"error: {command[0]}: {error.strerror}" if error.strerror else 1)
+        sys.stderr.write(f"error: {command[0]}: {error.strerror}\n")
+        sys.exit(127)
 
 
 if __name__ == "__main__":

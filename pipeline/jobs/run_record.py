@@ -32,6 +32,8 @@ class RunRecord(BaseModel):
     status: Status = "due"
     """due: to be started; interrupted: stopped from outside, resumable; skipped: the run before was still at work, or
     nothing had changed; missed: due too long ago."""
+    requested: bool = False
+    """Whether somebody asked for it (`jobs run-now`): then it does not matter whether a dataset changed."""
     run: str | None = None
     """Its directory, absolute."""
     host: str | None = None

@@ -24,8 +24,11 @@ class RunLock:
     between hosts whose shared file system does not carry flock.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, subject: str | None = None, holder: str = "job") -> None:
+        """Name the file; `subject` and `holder` say in errors what it is for and who holds it."""
         self._path = path
+        self._subject = subject or f"run {path.parent}"
+        self._kind = holder
         self._descriptor = -1
         self._stop = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="run-lock heartbeat", daemon=True)
@@ -45,7 +48,7 @@ class RunLock:
             ) from None
         try:
             self._take()
-        except RunStateError:
+        except (RunStateError, OSError):  # the latter on a full disk
             os.close(self._descriptor)
             raise
         self._heart.start()
@@ -77,9 +80,9 @@ class RunLock:
         who = f"pid {holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}"
         return RunStateError(
             explain(
-                f"run {self._path.parent}",
-                got=f"a directory on which another job is at work ({who})",
-                allowed="one job at a time",
+                self._subject,
+                got=f"a directory on which another {self._kind} is at work ({who})",
+                allowed=f"one {self._kind} at a time",
                 fix=fix,
             )
         )

@@ -16,6 +16,7 @@ from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError, expl
 
 from .cli_command import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, LOG_FORMAT_HELP, LogFormat
 from .cli_data import data
+from .cli_jobs import jobs
 from .cli_run import add_commands
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 add_commands(app)
 app.add_typer(data, name="data")
+app.add_typer(jobs, name="jobs")
 
 
 def _print_version(asked: bool) -> None:
