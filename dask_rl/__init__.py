@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from dask_rl.learners.group import LearnerGroup
     from dask_rl.learners.module import MultiRLModuleSpec, RLModule, RLModuleSpec, register_module
     from dask_rl.learners.policy import Policy
+    from dask_rl.pipeline.runs.attach import attach
     from dask_rl.pipeline.runs.collect import CollectConfig, collect
     from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate
     from dask_rl.pipeline.runs.job import TrainJob, load_job
+    from dask_rl.pipeline.runs.live_run import LiveRun
     from dask_rl.pipeline.runs.train import train
     from dask_rl.pipeline.runs.trained_policy import load_policy
     from dask_rl.storage.dataset import OfflineDataset
@@ -39,6 +41,7 @@ __all__ = [
     "LearnerGroup",
     "LearnerGroupConfig",
     "LearnersConfig",
+    "LiveRun",
     "MultiAgentEpisode",
     "MultiRLModuleSpec",
     "OfflineDataset",
@@ -48,6 +51,7 @@ __all__ = [
     "RLModuleSpec",
     "TrainJob",
     "__version__",
+    "attach",
     "collect",
     "evaluate",
     "import_dataset",
@@ -70,6 +74,7 @@ _HOMES = {
     "LearnerGroup": "learners.group",
     "LearnerGroupConfig": "learners.config",
     "LearnersConfig": "learners.config",
+    "LiveRun": "pipeline.runs.live_run",
     "MultiAgentEpisode": "storage.multi_agent_episode",
     "MultiRLModuleSpec": "learners.module",
     "OfflineDataset": "storage.dataset",
@@ -78,6 +83,7 @@ _HOMES = {
     "RLModule": "learners.module",
     "RLModuleSpec": "learners.module",
     "TrainJob": "pipeline.runs.job",
+    "attach": "pipeline.runs.attach",
     "collect": "pipeline.runs.collect",
     "evaluate": "pipeline.runs.evaluate",
     "import_dataset": "storage.formats",

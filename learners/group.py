@@ -12,6 +12,7 @@ from distributed import Client, get_client
 
 from dask_rl.storage.checkpoint import load_checkpoint, load_metadata
 from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, explain
+from dask_rl.storage.html import html_table
 
 from .actor import LearnerActor
 from .agreement import ShouldBeUpdated
@@ -180,6 +181,27 @@ class LearnerGroup(GroupModules):
     ) -> None:
         """Shut down."""
         self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"LearnerGroup({', '.join(f'{name}={value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"learner group {self.identity.name}", self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what this process knows of the group; asks no learner, which may be busy."""
+        modules = self.module_spec.modules
+        facts: dict[str, Any] = {
+            "modules": ", ".join(f"{id_} ({self.config.algorithm_of(id_).name})" for id_ in sorted(modules))
+        }
+        if self._crew is None:
+            return facts | {"state": "shut down"}
+        return facts | {
+            "learners": f"{len(self)}, {len(self._crew.manager.healthy_actor_ids)} healthy",
+            "update_calls": self._num_requests,
+            "generation": self._crew.generation,
+            "restarts": self._crew.num_restarts,
+        }
 
     def __del__(self) -> None:
         """Shut down a group that was let go of."""

@@ -20,6 +20,7 @@ from .module import MultiRLModule, RLModule, check_module_ids
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer, clip_gradients, gradient_norms
 from .schedules import Schedule, as_schedule
+from .seeding import own_random_numbers
 from .undo import Undo
 
 
@@ -43,7 +44,7 @@ class LearnerStages(LearnerRank):
         """Build one module and its algorithm; its weights depend on the seed and its id alone."""
         algorithm = self.algorithms[module_id] = build_algorithm(self.config.algorithm_of(module_id))
         seed = np.random.SeedSequence([self.config.seed, crc32(module_id.encode())])
-        with torch.random.fork_rng(devices=[]):
+        with own_random_numbers():
             torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
             module = algorithm.build_module(self.module_spec.modules[module_id])
         return module.to(self.device, self.dtype)

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Hashable, Iterator
 from functools import cached_property
-from html import escape
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +15,7 @@ from .contents import Contents, load_contents
 from .episode import Episode
 from .errors import ConfigError, explain
 from .facts import DatasetFacts
+from .html import html_table
 from .location import Location, locate
 from .reader import RowReader, ShardReader, ZarrReader
 from .schema import (
@@ -252,10 +252,7 @@ class OfflineDataset(DatasetFacts):
         )
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>" for key, value in self.describe().items()
-        )
-        return f"<table>{rows}</table>"
+        return html_table("dataset", self.describe())
 
     def _blocks(self, field: str) -> Iterator[tuple[int, int, Array]]:
         row_bytes = self.contents.arrays[field].row_bytes

@@ -22,6 +22,8 @@ PROMISED = [
     "TrainJob",
     "load_job",
     "train",
+    "LiveRun",
+    "attach",
     "evaluate",
     "EvaluationConfig",
     "collect",

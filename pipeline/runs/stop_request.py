@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,17 +16,24 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self._requested = threading.Event()
+        self._requested = False
+        self._wakers: list[Callable[[], None]] = []
         self._before: dict[int, Any] = {}
 
     @property
     def requested(self) -> bool:
         """Whether the run is to stop."""
-        return self._requested.is_set()
+        return self._requested
 
     def request(self) -> None:
-        """Ask the run to stop after the step under way."""
-        self._requested.set()
+        """Ask the run to stop after the step under way. Takes no lock: a signal may come while anything is held."""
+        self._requested = True
+        for wake in self._wakers:
+            wake()
+
+    def on_request(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called at every request; it must not take a lock either."""
+        self._wakers.append(wake)
 
     def __enter__(self) -> "StopRequest":
         """Catch the signals."""

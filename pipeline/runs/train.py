@@ -1,31 +1,65 @@
 """Training: a job in, a run directory with its policy out. The same job again goes on where it was."""
 
 import contextlib
+import functools
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Literal, overload
 
 from distributed import Client
-from pydantic import TypeAdapter, ValidationError
 
 from dask_rl.learners.config import LearnerGroupConfig
 from dask_rl.learners.group import LearnerGroup
+from dask_rl.learners.workers import WorkerPool
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import ConfigError, RunStateError, explain
 
+from .background import start_in_background
 from .clusters.opened import open_cluster
+from .control import RunControl
+from .dask_logger import DaskLogger
 from .environments import check_environment
 from .job import TrainJob, load_job
 from .job_differences import MAY_CHANGE, job_differences
+from .live_run import LiveRun
 from .loggers.config import open_loggers
 from .progress import Progress, no_progress
 from .run_directory import RunDirectory, damaged, write_atomic
-from .run_log import RunLog
+from .run_log import RunLog, RunLogger
 from .stop_request import StopRequest
-from .training import Training, TrainResult
+from .train_result import TrainResult, load_result
+from .trained_policy import find_checkpoint
+from .training import Training
 from .training_data import TrainingData, open_training_data
 
 MakeProgress = Callable[[str, int | None, str], Progress]
+
+_STARTING = threading.RLock()
+"""Held while a run starts its cluster and its learners: it sets what is one for the whole process meanwhile, and two
+would choose the same workers."""
+
+
+@overload
+def train(
+    job: TrainJob,
+    *,
+    client: Client | None = None,
+    progress: MakeProgress = no_progress,
+    stop: StopRequest | None = None,
+    background: Literal[False] = False,
+) -> TrainResult: ...
+
+
+@overload
+def train(
+    job: TrainJob,
+    *,
+    client: Client | None = None,
+    progress: MakeProgress = no_progress,
+    stop: StopRequest | None = None,
+    background: Literal[True],
+) -> LiveRun: ...
 
 
 def train(
@@ -34,24 +68,53 @@ def train(
     client: Client | None = None,
     progress: MakeProgress = no_progress,
     stop: StopRequest | None = None,
-) -> TrainResult:
+    background: bool = False,
+) -> TrainResult | LiveRun:
     """Run a job to its end, from where an earlier start of it stopped; do nothing if it is complete.
+
+    Wherever it has a client, other processes on the same scheduler can follow and control it with `attach`.
 
     Args:
         job: what to train.
         client: the Dask client to use in place of the job's own cluster.
         progress: makes the progress display.
         stop: a request of the caller's own; SIGTERM and SIGINT set it too.
+        background: return a handle at once and train in a thread of this process. Keep `client` open until it is
+            over; at the end of the process it is stopped with a checkpoint.
 
     Raises:
-        ConfigError: the job does not fit its dataset, or differs from the one that the run began with.
-        RunStateError: another process works on the run.
-        DatasetError, LearnerError, WaitTimeoutError: see their docstrings; the same job resumes.
+        ConfigError: the job does not fit its dataset, or differs from the one that the run began with; in the
+            background, other runs have the client's workers.
+        RunStateError: another process works on the run, or this one does in the background.
+        DatasetError, LearnerError, WaitTimeoutError: see their docstrings; the same job resumes. In the background
+            these are raised by the handle's `result`.
     """
     run = RunDirectory(job.run)
-    with stop or StopRequest() as request:
+    control = RunControl(run.name, job.num_steps, stop)
+    if not background:
+        return _train(run, job, client, progress, control)
+    run = RunDirectory(run.path.absolute())  # wherever the process goes meanwhile
+    if _finished(run, job) is None:
+        run.refuse_if_live()
+        _resolve(run, job)
+    run_to_end = functools.partial(_train, run, job, client, progress, control, in_background=True)
+    return start_in_background(run_to_end, run, job, control, client)
+
+
+def _train(
+    run: RunDirectory,
+    job: TrainJob,
+    client: Client | None,
+    progress: MakeProgress,
+    control: RunControl,
+    *,
+    in_background: bool = False,
+) -> TrainResult:
+    with control.stop, control.failing():
         done = _finished(run, job)
         if done is not None:
+            control.tell(step=done.num_steps, score=(done.evaluation or {}).get("return_mean"))
+            control.end("complete", checkpoint=str(find_checkpoint(run).absolute()))
             return done
         run.refuse_if_live()
         resolved = _resolve(run, job)
@@ -61,20 +124,56 @@ def train(
         loggers = open_loggers(resolved, run)
         # Nothing is written before all of this fits together.
         with (
-            _connect(resolved, client) as connected,
-            _make_group(resolved, data, connected) as group,
+            _learners(resolved, data, client, in_background) as (connected, group),
             run.locked(),
-            RunLog(run, loggers) as log,
+            RunLog(run, [*loggers, *_dask_loggers(run, resolved, control, connected, group)]) as log,
+            control.failing(),  # before the loggers are closed, which say so
             progress("train", job.num_steps, "steps") as display,
         ):
             _refuse_overtaken(run, job, resolved)
             write_atomic(run.path / "resolved.yaml", resolved.to_yaml())
             write_atomic(run.job_file, job.to_yaml())
-            return Training(run, log, resolved, data, group, connected).to_end(request, display)
+            return Training(run, log, resolved, data, group, connected, control).to_end(display)
+
+
+def _dask_loggers(
+    run: RunDirectory, job: TrainJob, control: RunControl, client: Client | None, group: LearnerGroup
+) -> list[RunLogger]:
+    """Return who tells the scheduler about the run, where there is one."""
+    return [] if client is None else [DaskLogger(client, run, job, control, group.identity.group_id)]
 
 
 @contextlib.contextmanager
-def _connect(job: TrainJob, client: Client | None) -> Iterator[Client | None]:
+def _learners(
+    job: TrainJob, data: TrainingData, client: Client | None, in_background: bool
+) -> Iterator[tuple[Client | None, LearnerGroup]]:
+    """Give the client, if there is one, and the learners; all is closed at the end but a client that was given."""
+    with contextlib.ExitStack() as stack:
+        with _STARTING:
+            connected = stack.enter_context(_connect(job, client, in_background))
+            if in_background and connected is not None and job.learners.num_learners:
+                _refuse_shared_workers(job, connected)
+            group = stack.enter_context(_make_group(job, data, connected))
+        yield connected, group
+
+
+def _refuse_shared_workers(job: TrainJob, client: Client) -> None:
+    """Refuse workers that have learners already: two groups that update at once would wait for each other."""
+    needed = 1 if job.learners.elastic else job.learners.num_learners
+    free = WorkerPool(client, job.learners).wait_for(needed, (), job.learners.workers_timeout_seconds)
+    if len(free) < needed:
+        raise ConfigError(
+            explain(
+                f"workers for run {job.run}",
+                got=f"{len(free)} without a learner of another run or group",
+                allowed=f"at least {needed}, one per learner",
+                fix="start more workers, or wait for the end of the other",
+            )
+        )
+
+
+@contextlib.contextmanager
+def _connect(job: TrainJob, client: Client | None, in_background: bool) -> Iterator[Client | None]:
     if client is not None:
         yield client
         return
@@ -83,7 +182,8 @@ def _connect(job: TrainJob, client: Client | None) -> Iterator[Client | None]:
     needed = 1 if job.learners.elastic and not is_ours else max(1, job.learners.num_learners)
     num_cpus = job.learners.num_cpus_per_learner
     threads = max(job.cluster.threads_per_worker, num_cpus if isinstance(num_cpus, int) else 1)
-    with open_cluster(job.cluster.model_copy(update={"threads_per_worker": threads}), num_workers=needed) as own:
+    config = job.cluster.model_copy(update={"threads_per_worker": threads})
+    with open_cluster(config, num_workers=needed, set_as_default=not in_background) as own:
         yield own
 
 
@@ -104,12 +204,7 @@ def _finished(run: RunDirectory, job: TrainJob) -> TrainResult | None:
     if not run.is_complete:
         return None
     _refuse_changes(run, job)
-    try:
-        saved = TypeAdapter(TrainResult).validate_json(run.result_file.read_bytes())
-    except ValidationError:
-        fix = "delete it and run the same command again: it goes on from the last checkpoint"
-        raise damaged(run.result_file, "something else", fix) from None
-    return replace(saved, run=run.path)
+    return load_result(run)
 
 
 def _resolve(run: RunDirectory, job: TrainJob) -> TrainJob:

@@ -3,8 +3,7 @@
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from distributed import Client
@@ -24,6 +23,7 @@ from dask_rl.storage.errors import (
     explain,
 )
 
+from .control import RunControl
 from .evaluate import evaluate
 from .initial_weights import load_initial_weights
 from .job import TrainJob
@@ -31,7 +31,7 @@ from .learning_curve import curve_row, losses_of
 from .progress import Progress
 from .run_directory import RunDirectory, write_atomic
 from .run_log import RunLog
-from .stop_request import StopRequest
+from .train_result import TrainResult
 from .trained_policy import by_module, hash_weights
 from .training_data import TrainingData
 
@@ -39,24 +39,6 @@ MIN_STEPS_PER_CALL, MAX_STEPS_PER_CALL = 25, 200
 """Bounds how long a stop signal and the progress bar wait."""
 MAX_LOSSES_PER_CHECKPOINT = 3
 """How often all learners may be lost before the next checkpoint; slower than learners.max_restarts counts."""
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run came to."""
-
-    num_steps: int
-    """Gradient steps done, over all starts of the run."""
-    run: Path
-    """The run's directory."""
-    final_metrics: dict[str, Any]
-    """The last row of the learning curve."""
-    evaluation: dict[str, Any] | None
-    """Return mean, standard error and number of episodes of the last evaluation."""
-    weights_hash: str
-    """sha256 over the weights in name order: the same for bit-identical runs."""
-    interrupted: bool = False
-    """Whether a signal stopped it; the same job resumes."""
 
 
 class Training:
@@ -70,6 +52,7 @@ class Training:
         data: TrainingData,
         group: LearnerGroup,
         client: Client | None,
+        control: RunControl,
     ) -> None:
         self._run = run
         self._log = log
@@ -77,6 +60,7 @@ class Training:
         self._data = data
         self._group = group
         self._client = client
+        self._control = control
         keep = job.checkpoint
         self._store = CheckpointStore(run.checkpoints, keep_last=keep.keep_last, keep_best=keep.keep_best)
         self._step = 0
@@ -86,11 +70,10 @@ class Training:
         """The checkpoint after which all learners were lost."""
         self._num_losses = 0
         """How often that befell them."""
-        self._score: float | None = None
         self._every = min(max(MIN_STEPS_PER_CALL, job.num_steps // 100), MAX_STEPS_PER_CALL)
 
-    def to_end(self, request: StopRequest, display: Progress) -> TrainResult:
-        """Restore, train, evaluate, save.
+    def to_end(self, display: Progress) -> TrainResult:
+        """Restore, train, evaluate, save; between two updates, do what the run's control was asked for.
 
         Raises:
             WorkersMissingError, RestartLimitError: learners were lost and could not be replaced.
@@ -98,10 +81,10 @@ class Training:
             DaskRLError: an error of the algorithm or of the data. In each case what the learners that are left know
                 is saved before.
         """
-        self._group.crew.on_event = lambda event: display.note(str(event))
+        self._group.crew.on_event = lambda event: self._note(display, str(event))
         while True:
             try:
-                return self._go_on(request, display)
+                return self._go_on(display)
             except GroupLostError as error:
                 self._begin_again(error)
             except DaskRLError:
@@ -110,14 +93,27 @@ class Training:
             finally:
                 self._log_events()
 
-    def _go_on(self, request: StopRequest, display: Progress) -> TrainResult:
+    def _go_on(self, display: Progress) -> TrainResult:
         """Train on from the last checkpoint."""
         self._restore()
-        while self._step < self._job.num_steps and not request.requested:
+        self._control.tell(status="running")
+        while self._step < self._job.num_steps:
+            self._control.serve(self._checkpoint)
+            if self._control.stop.requested:
+                break
             self._turn(display)
+        checkpoint = self._checkpoint()
+        result = self._result(interrupted=self._step < self._job.num_steps)
+        self._control.end("interrupted" if result.interrupted else "complete", checkpoint=checkpoint)
+        return result
+
+    def _checkpoint(self) -> str:
+        """Save the step that the run is at, where that has not been done, and return the path."""
         if self._saved_step != self._step:
             self._save(None)
-        return self._result(interrupted=self._step < self._job.num_steps)
+        path = self._store.latest()
+        assert path is not None
+        return str(path.absolute())
 
     def _begin_again(self, loss: GroupLostError) -> None:
         """Start other learners after a loss that nobody survived, or raise that loss."""
@@ -151,8 +147,13 @@ class Training:
             self._log.append("event", self._step, {"name": event.name, **event.details})
         self._num_logged_events = len(events)
 
+    def _note(self, display: Progress, event: str) -> None:
+        self._control.tell(event=event)
+        display.note(event)
+
     def _show(self, display: Progress, metrics: dict[str, Any]) -> None:
-        score = {} if self._score is None else {"return": self._score}
+        last = self._control.state.score
+        score = {} if last is None else {"return": last}
         display.update(self._step, None, **losses_of(metrics), **score)
 
     def _restore(self) -> None:
@@ -171,6 +172,8 @@ class Training:
         self._group.set_state(state)
         self._step = self._saved_step = step
         self._log.begin(self._step)
+        evaluations = self._run.rows("evaluation")
+        self._control.tell(step=step, score=evaluations[-1]["return_mean"] if evaluations else None)
         self._log.append("event", self._step, {"name": "resumed"})
         if self._evaluation_is_due and metadata.get("score") is None:
             self._evaluate()
@@ -197,6 +200,7 @@ class Training:
         self._step += num_iters
         self._log_events()
         metrics = curve_row(merge_results(results), self._data.epochs(self._step * self._job.batch_size))
+        self._control.tell(step=self._step, losses=losses_of(metrics))
         self._log.append("train", self._step, metrics)
         return metrics
 
@@ -214,12 +218,13 @@ class Training:
         data = self._data.modules[module_id]
         weights = self._group.get_weights([module_id], inference_only=True)[module_id]
         policy = Policy(data.spec, self._job.algorithm_of(module_id), weights, data.normalize)
-        result = evaluate(policy, config, ref_scores=data.ref_scores, client=self._client)
+        with self._control.doing("evaluating"):
+            result = evaluate(policy, config, ref_scores=data.ref_scores, client=self._client)
         if not any(row["step"] == self._step for row in self._run.rows("evaluation")):
             named = {"module_id": module_id} if len(self._data.modules) > 1 else {}
             self._log.append("evaluation", self._step, named | result.summary())
-        self._score = result.return_mean
-        self._save(self._score)
+        self._control.tell(score=result.return_mean)
+        self._save(result.return_mean)
 
     def _save(self, score: float | None, state: State | None = None) -> None:
         modules = self._data.modules
@@ -230,7 +235,8 @@ class Training:
                 for module_id, module in modules.items()
             },
         }
-        self._store.save(self._step, state or self._group.get_state(), metadata, score=score)
+        with self._control.doing("saving"):
+            self._store.save(self._step, state or self._group.get_state(), metadata, score=score)
         self._saved_step = self._step
 
     def _result(self, *, interrupted: bool) -> TrainResult:

@@ -17,7 +17,7 @@ from dask_rl.pipeline.runs.job import TrainJob, parse_job
 from dask_rl.pipeline.runs.progress import no_progress
 from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic
 from dask_rl.pipeline.runs.train import MakeProgress, train
-from dask_rl.pipeline.runs.training import TrainResult
+from dask_rl.pipeline.runs.train_result import TrainResult
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, explain
 
