@@ -128,7 +128,8 @@ class WorkerPool:
             return
         options = {"workers": [address], "nanny": True, "on_error": "ignore"}
         # Without a nanny, or out of reach, it lives on: it is not used again, and its generation is over.
-        with contextlib.suppress(TimeoutError, OSError, ValueError):
+        # One that has left since occupancy() was asked is a KeyError of the scheduler's.
+        with contextlib.suppress(TimeoutError, OSError, ValueError, KeyError):
             # `client.run` has no time limit.
             self.client.sync(self.client._run, _kill, pid, **options, callback_timeout=_KILL_SECONDS)
 

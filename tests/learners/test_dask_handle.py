@@ -19,7 +19,7 @@ from dask_rl.learners.manager import ActorManager
 from dask_rl.learners.recruiting import Recruiting
 from dask_rl.learners.restarts import RestartBudget
 from dask_rl.learners.watch import Watch
-from dask_rl.learners.workers import Place, WorkerPool, ask_scheduler, workers_of
+from dask_rl.learners.workers import Occupancy, Place, WorkerPool, ask_scheduler, workers_of
 from dask_rl.storage.errors import LearnerError, LearnerLostError, WorkersMissingError
 
 
@@ -218,6 +218,12 @@ def test_another_process_at_the_address_of_one_that_was_given_up_is_of_use(clien
     assert pool.free(shared=True) == [place]
     pool.give_up(place, None)
     assert pool.free(shared=True) == []
+
+
+def test_a_worker_that_left_while_it_was_given_up_is_no_error(client, monkeypatch):
+    pool, gone = WorkerPool(client, LearnersConfig()), Place("tcp://127.0.0.1:1", "gone")
+    monkeypatch.setattr(pool, "occupancy", lambda: {gone.address: Occupancy(gone.worker_id, [])})
+    pool.give_up(gone, None)
 
 
 def test_a_worker_that_hangs_while_it_constructs_is_not_chosen_again(pair, held):
