@@ -12,6 +12,8 @@ from .config import LearnersConfig
 
 WORKER_TTL_SECONDS = 60.0
 """A worker that is silent for so long is given up for dead and replaced."""
+_DASHBOARD = "dask_rl.pipeline.dashboard"
+"""The page of learners; only Dask imports it, in the process of the scheduler."""
 _SETTINGS = {
     "distributed.worker.multiprocessing-method": "spawn",
     # A paused worker runs actor methods but no tasks; spilled blocks come back slowly.
@@ -58,7 +60,12 @@ def keep_workers_that_die_twice() -> None:
 
 def cluster_settings(worker_ttl_seconds: float = WORKER_TTL_SECONDS) -> dict[str, Any]:
     """Return Dask's settings for a cluster whose workers run learners."""
-    return _SETTINGS | {"distributed.scheduler.worker-ttl": f"{worker_ttl_seconds}s"}
+    preload = dask.config.get("distributed.scheduler.preload", default=[])
+    asked_for = [preload] if isinstance(preload, str) else list(preload)
+    return _SETTINGS | {
+        "distributed.scheduler.worker-ttl": f"{worker_ttl_seconds}s",
+        "distributed.scheduler.preload": [*(name for name in asked_for if name != _DASHBOARD), _DASHBOARD],
+    }
 
 
 @contextmanager
