@@ -65,10 +65,10 @@ def test_the_wheel_runs_without_the_checkout(built, tmp_path):
         archive.extractall(tmp_path)
     code = (
         "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import dask_rl, dask_rl.storage;"
-        "from dask_rl.pipeline.views.cli import run; from dask_rl.pipeline.views.report import _TEMPLATE;"
-        "paths = [dask_rl.__file__, dask_rl.storage.__file__, _TEMPLATE];"
+        "from dask_rl.pipeline.views.cli import run; from dask_rl.pipeline.views.report_page import TEMPLATES;"
+        "page = TEMPLATES / 'report.html'; paths = [dask_rl.__file__, dask_rl.storage.__file__, page];"
         "assert all(pathlib.Path(p).resolve().is_relative_to(sys.argv[1]) for p in paths), paths;"
-        "assert _TEMPLATE.is_file(); sys.exit(run(['--help']))"
+        "assert page.is_file(); sys.exit(run(['--help']))"
     )
     command = [sys.executable, "-c", code, str(tmp_path.resolve())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)

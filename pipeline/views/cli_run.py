@@ -117,9 +117,18 @@ def _evaluation_config(job: Any, given: Mapping[str, Any]) -> Any:
     return load("pipeline.runs.config_errors").validate(load("pipeline.runs.evaluate").EvaluationConfig, settings)
 
 
-def report(run: Run) -> Output:
-    """Write a run's report: one self-contained HTML file."""
-    path = load("pipeline.views.report").write_report(RunDirectory(run))
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option(help="The page; default: report.html in the run, or comparison.html here.")
+    ] = None,
+) -> Output:
+    """Write a run's report, or one that compares several: one self-contained HTML file."""
+    if len(runs) == 1:
+        path = load("pipeline.views.report").write_report(RunDirectory(runs[0]), output)
+    else:
+        directories = [RunDirectory(run) for run in runs]
+        path = load("pipeline.views.comparison").write_comparison(directories, output or Path("comparison.html"))
     return Output({"report": str(path)}, str(path))
 
 

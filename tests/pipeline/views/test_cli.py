@@ -198,7 +198,7 @@ def test_debug_keeps_the_traceback():
 
 
 def test_a_remote_traceback_is_kept_for_debug(monkeypatch, capsys):
-    def fail(run):
+    def fail(run, output):
         raise LearnerError("learner 1: ValueError: boom\nTraceback …\n  File …")
 
     monkeypatch.setattr("dask_rl.pipeline.views.report.write_report", fail)
@@ -215,7 +215,7 @@ def test_a_remote_traceback_is_kept_for_debug(monkeypatch, capsys):
     ],
 )
 def test_what_nobody_foresaw_is_one_line_too(monkeypatch, capsys, error, line):
-    def fail(run):
+    def fail(run, output):
         raise error
 
     monkeypatch.setattr("dask_rl.pipeline.views.report.write_report", fail)
