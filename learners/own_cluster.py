@@ -12,7 +12,7 @@ from .config import LearnersConfig
 
 WORKER_TTL_SECONDS = 60.0
 """A worker that is silent for so long is given up for dead and replaced."""
-_DASHBOARD = "dask_rl.pipeline.dashboard"
+DASHBOARD = "dask_rl.pipeline.dashboard"
 """The page of learners; only Dask imports it, in the process of the scheduler."""
 _SETTINGS = {
     "distributed.worker.multiprocessing-method": "spawn",
@@ -64,7 +64,7 @@ def cluster_settings(worker_ttl_seconds: float = WORKER_TTL_SECONDS) -> dict[str
     asked_for = [preload] if isinstance(preload, str) else list(preload)
     return _SETTINGS | {
         "distributed.scheduler.worker-ttl": f"{worker_ttl_seconds}s",
-        "distributed.scheduler.preload": [*(name for name in asked_for if name != _DASHBOARD), _DASHBOARD],
+        "distributed.scheduler.preload": [*(name for name in asked_for if name != DASHBOARD), DASHBOARD],
     }
 
 
