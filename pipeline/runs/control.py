@@ -147,8 +147,10 @@ class RunControl:
         """Say that the run does something else than training while the block runs."""
         before = self._state.status
         self.tell(status=status)
-        yield
-        self.tell(status=before)
+        try:
+            yield
+        finally:
+            self.tell(status=before)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
