@@ -61,8 +61,10 @@ def load_contents(location: Location) -> Contents:
         DatasetError: there is something else, or a version that this release does not know.
         CorruptDataError: files are missing, or are not what was committed.
     """
-    commit = _load_commit(location)
+    commit, content = _load_commit(location)
     _check_sizes(location, commit)
+    if location.read(COMMIT_NAME) != content:  # the sizes may be those of another dataset of its name
+        raise _corrupt(location, COMMIT_NAME, "another manifest than a moment ago", "a dataset that stays as it is")
     attributes = _load_attributes(location, commit)
     if (attributes.num_rows, attributes.num_episodes) != (commit.num_rows, commit.num_episodes):
         raise _corrupt(location, METADATA_NAME, f"{attributes.num_rows} rows", f"{commit.num_rows} rows")
@@ -108,7 +110,7 @@ def load_meta(location: Location, commit: Commit, key: str) -> npt.NDArray[Any]:
     return column
 
 
-def _load_commit(location: Location) -> Commit:
+def _load_commit(location: Location) -> tuple[Commit, bytes]:
     if not location.exists():
         raise DatasetNotFoundError(
             explain(f"dataset {location.url}", got="no such path", allowed="a dask-rl dataset", fix="check the path")
@@ -132,7 +134,7 @@ def _load_commit(location: Location) -> Commit:
             )
         )
     try:
-        return Commit.model_validate(raw)
+        return Commit.model_validate(raw), content
     except ValidationError as error:
         raise _corrupt(location, COMMIT_NAME, first_problem(error), "the manifest as it was written") from error
 

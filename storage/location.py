@@ -15,6 +15,9 @@ _PIECE_BYTES = 1 << 22
 _MAX_READ_BYTES = 1 << 30
 REMEDY = "restore it from a copy, or import the source again"
 
+_Identity = tuple[int, int, int]
+"""Size, inode and time of the last change in nanoseconds."""
+
 
 class Location(ABC):
     """The files of one dataset, read only."""
@@ -54,6 +57,15 @@ class Location(ABC):
         """Return the path of a file that the direct reader can open, None if it cannot."""
         return None
 
+    def check_same(self, key: str, status: os.stat_result | None = None) -> None:
+        """Raise DatasetError where a file is another one than at the first `sizes`; elsewhere than here none is.
+
+        Args:
+            key: the file.
+            status: what it is now, where it has been opened.
+        """
+        return
+
 
 class LocalDirectory(Location):
     """A dataset in a directory."""
@@ -61,6 +73,7 @@ class LocalDirectory(Location):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Name the directory."""
         self.url = os.path.abspath(path)
+        self._known: dict[str, _Identity] | None = None
 
     def exists(self) -> bool:
         """Whether there is anything."""
@@ -83,7 +96,7 @@ class LocalDirectory(Location):
 
     def sizes(self) -> dict[str, int]:
         """Return the size of every file; symbolic links are refused (they could lead anywhere), and devices."""
-        sizes: dict[str, int] = {}
+        found: dict[str, _Identity] = {}
         pending = [self.url]
         while pending:
             with os.scandir(pending.pop()) as entries:
@@ -94,10 +107,35 @@ class LocalDirectory(Location):
                     if entry.is_dir():
                         pending.append(entry.path)
                     elif entry.is_file():
-                        sizes[key] = entry.stat().st_size
+                        found[key] = _identity(entry.stat())
                     else:
                         raise self._refusal(key, "a device or pipe")
-        return sizes
+        if self._known is None:
+            self._known = found
+        return {key: size for key, (size, _, _) in found.items()}
+
+    def check_same(self, key: str, status: os.stat_result | None = None) -> None:
+        """Raise DatasetError where a file is another one than at the first `sizes`."""
+        known = None if self._known is None else self._known.get(key)
+        if known is None:
+            return
+        try:
+            now = _identity(os.stat(self.local_file(key)) if status is None else status)
+        except OSError:
+            now = None
+        if now != known:
+            raise DatasetError(
+                explain(
+                    f"{key} in dataset {self.url}",
+                    got="another file than when it was opened",
+                    allowed="a dataset that stays as it is while it is read",
+                    fix="put that dataset back, or start a new run on the new one",
+                )
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Elsewhere the same file may have another number.
+        return {"url": self.url, "_known": None}
 
     def _refusal(self, key: str, got: str) -> CorruptDataError:
         return CorruptDataError(
@@ -154,6 +192,10 @@ class RemoteDirectory(Location):
     def zarr_store(self) -> FsspecStore:
         """Return the same files as a store of zarr-python."""
         return FsspecStore.from_url(self.url, read_only=True)
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_size, status.st_ino, status.st_mtime_ns
 
 
 def locate(path: str | os.PathLike[str]) -> Location:

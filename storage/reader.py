@@ -13,6 +13,7 @@ from numcodecs import zstd
 from .errors import ConfigError, explain
 from .layout import CRC_BYTES, ArrayLayout, crc32c
 from .location import Location
+from .schema import COMMIT_NAME
 from .shard_file import ShardFile, corrupt
 
 Array = npt.NDArray[Any]
@@ -198,6 +199,7 @@ class ZarrReader:
             reason = " ".join(str(error).split()) or type(error).__name__
             rows = start, stop
             raise corrupt(self._location, self._key, self._key, rows, reason, "bytes that decode") from error
+        self._location.check_same(COMMIT_NAME)  # which file a row came from zarr-python does not say
         return out
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ class ShardFile:
 
     Raises:
         CorruptDataError: the file is missing, or its index is damaged.
+        DatasetError: it is another file than when the dataset was opened.
     """
 
     def __init__(self, location: Location, layout: ArrayLayout, number: int) -> None:
@@ -33,7 +34,9 @@ class ShardFile:
             self.descriptor = os.open(path or "", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise self.corrupt(range(layout.chunks_per_shard), "no such file", "a shard file") from error
-        self._size = os.fstat(self.descriptor).st_size
+        status = os.fstat(self.descriptor)
+        location.check_same(layout.shard_key(number), status)
+        self._size = status.st_size
         index = self._read_index()
         self.stored: npt.NDArray[np.bool_] = (index != ABSENT).any(axis=1)
         """Which chunks the index lists, (chunks_per_shard,)."""
