@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dask_rl.learners.group import LearnerGroup
     from dask_rl.learners.module import MultiRLModuleSpec, RLModule, RLModuleSpec, register_module
     from dask_rl.learners.policy import Policy
+    from dask_rl.pipeline.dashboard import install_dashboard
     from dask_rl.pipeline.runs.attach import attach
     from dask_rl.pipeline.runs.collect import CollectConfig, collect
     from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate
@@ -55,6 +56,7 @@ __all__ = [
     "collect",
     "evaluate",
     "import_dataset",
+    "install_dashboard",
     "load_job",
     "load_policy",
     "register_algorithm",
@@ -87,6 +89,7 @@ _HOMES = {
     "collect": "pipeline.runs.collect",
     "evaluate": "pipeline.runs.evaluate",
     "import_dataset": "storage.formats",
+    "install_dashboard": "pipeline.dashboard",
     "load_job": "pipeline.runs.job",
     "load_policy": "pipeline.runs.trained_policy",
     "register_algorithm": "learners.algorithms.registry",

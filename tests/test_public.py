@@ -24,6 +24,7 @@ PROMISED = [
     "train",
     "LiveRun",
     "attach",
+    "install_dashboard",
     "evaluate",
     "EvaluationConfig",
     "collect",

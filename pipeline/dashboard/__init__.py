@@ -18,7 +18,7 @@ TOPIC = PLUGIN_NAME
 CONTROL_TOPIC = f"{TOPIC}-control"
 """Dask's topic of what runs are asked to do."""
 
-__all__ = ["CONTROL_TOPIC", "PLUGIN_NAME", "TOPIC", "LearnersPlugin", "dask_setup", "install"]
+__all__ = ["CONTROL_TOPIC", "PLUGIN_NAME", "TOPIC", "LearnersPlugin", "dask_setup", "install", "install_dashboard"]
 
 
 def dask_setup(scheduler: Any) -> None:
@@ -26,7 +26,7 @@ def dask_setup(scheduler: Any) -> None:
     scheduler.add_plugin(LearnersPlugin(), idempotent=True)  # it is started with the scheduler
 
 
-def install(client: Client) -> str:
+def install_dashboard(client: Client) -> str:
     """Add the page to the scheduler of a client, where it is not there yet.
 
     Runs that began before are shown with what the scheduler still remembers of them.
@@ -53,3 +53,6 @@ def install(client: Client) -> str:
         ) from None
     link = client.dashboard_link or ""
     return link.removesuffix("status") + "learners" if link else ""
+
+
+install = install_dashboard
