@@ -41,9 +41,13 @@ class RunSummary:
     def parse(cls, values: Mapping[str, Any]) -> "RunSummary":
         """Read it from an item of the plugin's snapshot, which checked the types."""
         status: Status = values["status"] if values["status"] in _STATUSES else "lost"
-        score = (values["evaluation"] or {}).get("return_mean")
+        score = (values["last_evaluation"] or {}).get("return_mean")
         events = [str(event.get("name")) for event in values["events"]]
-        losses = {name: value for name, value in losses_of(values["latest"]).items() if isinstance(value, int | float)}
+        losses = {
+            name: value
+            for name, value in losses_of(values["last_train"] or {}).items()
+            if isinstance(value, int | float)
+        }
         state = RunState(
             status,
             values["step"],
