@@ -124,7 +124,7 @@ def _train(
         loggers = open_loggers(resolved, run)
         # Nothing is written before all of this fits together.
         with (
-            _learners(resolved, data, client, in_background) as (connected, group),
+            _learners(resolved, data, client, in_background, control.stop) as (connected, group),
             run.locked(),
             RunLog(run, [*loggers, *_dask_loggers(run, resolved, control, connected, group)]) as log,
             control.failing(),  # before the loggers are closed, which say so
@@ -145,12 +145,12 @@ def _dask_loggers(
 
 @contextlib.contextmanager
 def _learners(
-    job: TrainJob, data: TrainingData, client: Client | None, in_background: bool
+    job: TrainJob, data: TrainingData, client: Client | None, in_background: bool, stop: StopRequest
 ) -> Iterator[tuple[Client | None, LearnerGroup]]:
     """Give the client, if there is one, and the learners; all is closed at the end but a client that was given."""
     with contextlib.ExitStack() as stack:
         with _STARTING:
-            connected = stack.enter_context(_connect(job, client, in_background))
+            connected = stack.enter_context(_connect(job, client, in_background, stop))
             if in_background and connected is not None and job.learners.num_learners:
                 _refuse_shared_workers(job, connected)
             group = stack.enter_context(_make_group(job, data, connected))
@@ -173,17 +173,17 @@ def _refuse_shared_workers(job: TrainJob, client: Client) -> None:
 
 
 @contextlib.contextmanager
-def _connect(job: TrainJob, client: Client | None, in_background: bool) -> Iterator[Client | None]:
+def _connect(job: TrainJob, client: Client | None, in_background: bool, stop: StopRequest) -> Iterator[Client | None]:
     if client is not None:
         yield client
         return
-    # A cluster that we start has all its workers; an elastic group begins with those that another one has.
-    is_ours = job.cluster.kind in ("local", "cuda", "in_process")
-    needed = 1 if job.learners.elastic and not is_ours else max(1, job.learners.num_learners)
-    num_cpus = job.learners.num_cpus_per_learner
-    threads = max(job.cluster.threads_per_worker, num_cpus if isinstance(num_cpus, int) else 1)
-    config = job.cluster.model_copy(update={"threads_per_worker": threads})
-    with open_cluster(config, num_workers=needed, set_as_default=not in_background) as own:
+    config, needed = job.cluster.for_learners(job.learners), max(1, job.learners.num_learners)
+    # A cluster on this machine has all its workers at once; an elastic group begins with those that others have.
+    if job.learners.elastic and config.kind not in ("local", "cuda", "in_process"):
+        config, needed = config.model_copy(update={"num_workers": config.num_workers or needed}), 1
+    with open_cluster(
+        config, num_workers=needed, set_as_default=not in_background, is_stopped=lambda: stop.requested
+    ) as own:
         yield own
 
 

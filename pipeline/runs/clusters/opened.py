@@ -14,16 +14,27 @@ from dask_rl.pipeline.runs.security import open_security
 from .config import JOINED_KINDS, ClusterConfig
 from .cuda import start_cuda
 from .joined import connect
+from .kubernetes import start_kubernetes
 from .local import start_local
+from .slurm import start_slurm
 from .workers import num_workers_to_start, wait_for_workers
 
 _Start = Callable[[ClusterConfig, int, Security | None], AbstractContextManager[Any]]
-_STARTS: dict[str, _Start] = {"local": start_local, "cuda": start_cuda}
+_STARTS: dict[str, _Start] = {
+    "local": start_local,
+    "cuda": start_cuda,
+    "slurm": start_slurm,
+    "kubernetes": start_kubernetes,
+}
 
 
 @contextmanager
 def open_cluster(
-    config: ClusterConfig, *, num_workers: int = 1, set_as_default: bool = True
+    config: ClusterConfig,
+    *,
+    num_workers: int = 1,
+    set_as_default: bool = True,
+    is_stopped: Callable[[], bool] = bool,
 ) -> Iterator[Client | None]:
     """Give a client of a cluster with at least `num_workers` workers; None for in_process.
 
@@ -34,10 +45,12 @@ def open_cluster(
         config: the cluster.
         num_workers: workers that the job needs, one per learner.
         set_as_default: whether Dask's own functions use the client meanwhile.
+        is_stopped: asked while workers are waited for; ends the wait.
 
     Raises:
         ConfigError: fewer workers than learners, a port in use, no scheduler at the address.
         WaitTimeoutError, DaskRLError: workers that were started here did not come up.
+        KeyboardInterrupt: `is_stopped` said so.
     """
     if config.kind == "in_process":
         yield None
@@ -53,7 +66,7 @@ def open_cluster(
             options = {"timeout": config.startup_timeout_seconds, "set_as_default": set_as_default}
             client = stack.enter_context(Client(cluster, **options))
         client.register_plugin(KeepLearners())
-        wait_for_workers(client, num_workers, config)
+        wait_for_workers(client, num_workers, config, is_stopped)
         yield client
 
 

@@ -1,5 +1,8 @@
 """Workers of a cluster that we start: how many, with what, and the wait for them."""
 
+import time
+from collections.abc import Callable
+
 from distributed import Client
 
 from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
@@ -8,6 +11,11 @@ from .config import JOINED_KINDS, ClusterConfig
 
 PRELOAD = "dask_rl.pipeline.runs.worker_preload"
 """Module that each worker loads first."""
+_LOOK_SECONDS = 1.0
+_WAITS = {
+    "slurm": ("slurm.queue_timeout_seconds", "see what `squeue --me` says, "),
+    "kubernetes": ("kubernetes.pods_timeout_seconds", "see what `kubectl get pods` says, "),
+}
 
 
 def num_workers_to_start(config: ClusterConfig, num_needed: int) -> int:
@@ -28,30 +36,40 @@ def num_workers_to_start(config: ClusterConfig, num_needed: int) -> int:
     return num_workers
 
 
-def wait_for_workers(client: Client, num_workers: int, config: ClusterConfig) -> None:
-    """Wait until `client` has `num_workers` workers, at most `config.startup_timeout_seconds`.
+def wait_for_workers(
+    client: Client, num_workers: int, config: ClusterConfig, is_stopped: Callable[[], bool] = bool
+) -> None:
+    """Wait until `client` has `num_workers` workers, at most `config.workers_timeout_seconds`.
 
     Raises:
         ConfigError: a running cluster does not have so many.
         WaitTimeoutError: a cluster that we started did not bring them up.
+        KeyboardInterrupt: `is_stopped` said so.
     """
-    try:
-        client.wait_for_workers(num_workers, timeout=config.startup_timeout_seconds)
-    except TimeoutError:
-        got = len(client.scheduler_info(n_workers=-1)["workers"])
-        waited = f"{got} after {config.startup_timeout_seconds:g} s"
-        if config.kind not in JOINED_KINDS:
-            message = explain(
-                f"workers of the {config.kind} cluster",
-                got=waited,
-                allowed=f"{num_workers}, one per learner",
-                fix="raise cluster.startup_timeout_seconds or ask for fewer learners",
-            )
-            raise WaitTimeoutError(message) from None
+    deadline = time.monotonic() + config.workers_timeout_seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if is_stopped():
+            raise KeyboardInterrupt
+        try:
+            client.wait_for_workers(num_workers, timeout=min(left, _LOOK_SECONDS))
+            return
+        except TimeoutError:
+            continue
+    got = len(client.scheduler_info(n_workers=-1)["workers"])
+    waited = f"{got} after {config.workers_timeout_seconds:g} s"
+    if config.kind not in JOINED_KINDS:
+        limit, look = _WAITS.get(config.kind, ("startup_timeout_seconds", ""))
         message = explain(
-            f"workers of the cluster at {client.scheduler.address}",
+            f"workers of the {config.kind} cluster",
             got=waited,
-            allowed=f"at least {num_workers}, one per learner",
-            fix="start more workers or lower learners.num_learners",
+            allowed=f"{num_workers}, one per learner",
+            fix=f"{look}raise cluster.{limit} or ask for fewer learners",
         )
-        raise ConfigError(message) from None
+        raise WaitTimeoutError(message)
+    message = explain(
+        f"workers of the cluster at {client.scheduler.address}",
+        got=waited,
+        allowed=f"at least {num_workers}, one per learner",
+        fix="start more workers or lower learners.num_learners",
+    )
+    raise ConfigError(message)
