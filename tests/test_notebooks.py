@@ -14,6 +14,7 @@ KERNEL = "dask-rl-tests"
 SHOWN = {
     "01_quickstart": (3, ["http://127.0.0.1:", "OfflineDataset("]),
     "02_explore_a_dataset": (4, ["http://127.0.0.1:", "OfflineDataset(", "dask.array<", "VerifyReport(", "damaged:"]),
+    "04_custom_algorithm": (2, ["by hand", "return_mean", "went on at step 750"]),
 }
 """How many figures each notebook shows at least, and words among its results."""
 CHECK_FIGURES = """
@@ -59,6 +60,15 @@ def test_no_outputs_are_stored(path):
         if cell.cell_type == "code":
             assert (cell.outputs, cell.execution_count) == ([], None)
         assert not FOREIGN_PATHS.search(cell.source)
+
+
+def test_the_algorithm_is_that_of_the_guide():
+    notebook = nbformat.read(ROOT / "notebooks" / "04_custom_algorithm.ipynb", as_version=4)
+    written = "\n\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = re.search(r"^import torch\n.*?(?=^```)", guide, re.DOTALL | re.MULTILINE)
+    assert block
+    assert block[0].rstrip() in written
 
 
 @pytest.mark.slow
