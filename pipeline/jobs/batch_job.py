@@ -1,6 +1,7 @@
 """The part of a job file that must be known to run it again and again; it loads no torch. `train` checks the rest."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dask_rl.pipeline.runs.batch_config import BatchConfig
 from dask_rl.pipeline.runs.config_errors import validate
 from dask_rl.pipeline.runs.own_modules import ImportName
-from dask_rl.pipeline.runs.yaml_file import parse_mapping, read_text
+from dask_rl.pipeline.runs.yaml_file import override_value, parse_mapping, read_text
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.files import check_local
 
@@ -50,13 +51,17 @@ class BatchJob:
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def load_batch_job(path: str | os.PathLike[str], directory: str | os.PathLike[str] = ".") -> BatchJob:
-    """Read a job file; relative paths in it mean `directory`.
+def load_batch_job(
+    path: str | os.PathLike[str], directory: str | os.PathLike[str] = ".", overrides: Iterable[str] = ()
+) -> BatchJob:
+    """Read a job file, with `a.b=c` for each value that differs; relative paths in it mean `directory`.
 
     Raises:
         ConfigError: it is missing, no YAML, or says something wrong about batches.
     """
     values = parse_mapping(read_text(path), str(path))
+    for override in overrides:
+        override_value(values, override)
     head = validate(_Head, values)
     check_local("run", head.run)
     if "\0" in head.run:

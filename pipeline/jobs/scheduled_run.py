@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,15 @@ _MAX_WAIT_SECONDS = 3600.0
 _EVALUATION_KEYS = ("environment", "return_mean", "return_standard_error", "num_episodes")
 
 
-def execute(job_file: Path, record: RunRecord, reporter: Reporter, stop: StopSignals, *, echo: bool) -> RunRecord:
+def execute(
+    job_file: Path,
+    record: RunRecord,
+    reporter: Reporter,
+    stop: StopSignals,
+    *,
+    echo: bool,
+    overrides: Sequence[str] = (),
+) -> RunRecord:
     """Run the job of a file for the time of `record`; return what it came to.
 
     The same time again goes on with its run where that did not end well, and does nothing where it is complete.
@@ -38,10 +47,11 @@ def execute(job_file: Path, record: RunRecord, reporter: Reporter, stop: StopSig
         reporter: is told as it goes on.
         stop: asks it to save and stop.
         echo: copy the run's output to stderr.
+        overrides: `a.b=c` for each value of the job that differs from the file's, where the run begins.
     """
     known = reporter.known(record) or record
     try:
-        job = load_batch_job(job_file)
+        job = load_batch_job(job_file, overrides=overrides)
     except ConfigError as error:
         message = "; ".join(str(error).splitlines())
         end = {"status": "failed", "exit_code": _USAGE, "message": message, "started": now(), "ended": now()}

@@ -31,7 +31,7 @@ from .evaluate import EvaluationConfig
 from .loggers.config import LoggerConfigs
 from .module_choice import choose_module
 from .own_modules import ImportName, Imports, import_modules
-from .yaml_file import parse_mapping, parse_yaml, read_text
+from .yaml_file import override_value, parse_mapping, read_text
 
 
 class CheckpointConfig(BaseModel):
@@ -246,29 +246,7 @@ def parse_job(text: str, overrides: Iterable[str] = (), source: str = "job", *, 
     """Build a job from YAML text; see `load_job`."""
     values = parse_mapping(text, source)
     for override in overrides:
-        _override(values, override)
+        override_value(values, override)
     if run_imports:
         import_modules(validate(Imports, {"imports": values.get("imports", ())}).imports)
     return validate(TrainJob, values)
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts):
-        raise ConfigError(explain("--set", got=repr(override), allowed="key=value or a.b=value", fix="write it so"))
-    for depth, part in enumerate(parts[:-1], 1):
-        inner = values.get(part)
-        if inner is None:
-            inner = values[part] = {}
-        if not isinstance(inner, dict):
-            raise ConfigError(
-                explain(
-                    f"--set {override}",
-                    got=f"{'.'.join(parts[:depth])}={inner!r}, which is no mapping",
-                    allowed="a key inside a mapping",
-                    fix="correct the key",
-                )
-            )
-        values = inner
-    values[parts[-1]] = parse_yaml(text, f"--set {key}")

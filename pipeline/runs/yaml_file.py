@@ -47,3 +47,30 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(explain(source, got="YAML nested too deeply", allowed="a job", fix="correct it")) from None
     except yaml.YAMLError as error:
         raise ConfigError(explain(source, got=" ".join(str(error).split()), allowed="YAML", fix="correct it")) from None
+
+
+def override_value(values: dict[str, Any], override: str) -> None:
+    """Set one value of a job, as in `a.b=c`; c is read as YAML.
+
+    Raises:
+        ConfigError: it is not of that form, or a is no mapping.
+    """
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(explain("--set", got=repr(override), allowed="key=value or a.b=value", fix="write it so"))
+    for depth, part in enumerate(parts[:-1], 1):
+        inner = values.get(part)
+        if inner is None:
+            inner = values[part] = {}
+        if not isinstance(inner, dict):
+            raise ConfigError(
+                explain(
+                    f"--set {override}",
+                    got=f"{'.'.join(parts[:depth])}={inner!r}, which is no mapping",
+                    allowed="a key inside a mapping",
+                    fix="correct the key",
+                )
+            )
+        values = inner
+    values[parts[-1]] = parse_yaml(text, f"--set {key}")

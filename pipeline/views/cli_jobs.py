@@ -197,6 +197,14 @@ def exec_(
     time: Annotated[
         str | None, typer.Option(help="When the run is due, ISO 8601; names it. The same again goes on. Default: now.")
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the newest run where it was interrupted or killed; else begin one."),
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in a.b=c; as often as needed."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Write the run's output into its log only.")] = False,
     home: Home = None,
 ) -> Output:
@@ -205,10 +213,13 @@ def exec_(
     records, reporter = load("pipeline.jobs.run_record"), load("pipeline.jobs.reporter")
     chosen = names.default_name(job) if name is None else names.check_job_name(name)
     due = times.whole_seconds(times.now()) if time is None else times.parse_time(time)
+    if resume and time is None:
+        due = load("pipeline.jobs.left_over").newest_unfinished(job, set_ or ()) or due
     history = load("pipeline.jobs.history").History(_home(home).database)
     with load("pipeline.jobs.child_process").StopSignals() as stop:
         wanted = records.RunRecord(job=chosen, time=due)
-        record = running.execute(job, wanted, reporter.Reporter(history, stop), stop, echo=not quiet)
+        reporting = reporter.Reporter(history, stop)
+        record = running.execute(job, wanted, reporting, stop, echo=not quiet, overrides=set_ or ())
     values = record.values()
     return Output(values, table({key: value for key, value in values.items() if value is not None}), _exit_code(record))
 

@@ -1,0 +1,61 @@
+"""What `exec --resume` goes on with."""
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+
+from dask_rl.pipeline.jobs.batch_job import load_batch_job
+from dask_rl.pipeline.jobs.left_over import newest_unfinished
+from dask_rl.pipeline.jobs.run_record import RunRecord, save_record
+from dask_rl.pipeline.jobs.times import folder_name
+from dask_rl.storage.errors import ConfigError, RunStateError
+
+FIRST, SECOND = datetime(2026, 11, 9, 2, tzinfo=UTC), datetime(2026, 11, 10, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+def job(tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump({"run": str(tmp_path / "runs"), "dataset": "d.zarr"}))
+    return file
+
+
+def record(job, time, status):
+    folder = load_batch_job(job).base / folder_name(time)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_record(RunRecord(job="job", time=time, status=status), folder)
+    return folder
+
+
+@pytest.mark.parametrize("status", ["interrupted", "running"])
+def test_the_newest_run_is_gone_on_with_where_it_was_cut_short(job, status):
+    assert newest_unfinished(job) is None
+    record(job, FIRST, "complete")
+    newest = record(job, SECOND, status)
+    os.symlink(newest.name, newest.parent / "current")
+    assert newest_unfinished(job) == SECOND
+
+
+@pytest.mark.parametrize("status", ["complete", "failed", "timed_out", "skipped"])
+def test_one_that_came_to_an_end_is_not_nor_one_that_was_overtaken(job, status):
+    record(job, FIRST, "interrupted")
+    record(job, SECOND, status)
+    assert newest_unfinished(job) is None
+
+
+def test_overrides_count_for_the_place_of_the_runs(job, tmp_path):
+    record(job, FIRST, "interrupted")
+    assert newest_unfinished(job, [f"run={tmp_path / 'elsewhere'}"]) is None
+    assert load_batch_job(job, overrides=["cluster.kind=local"]).values["cluster"] == {"kind": "local"}
+    with pytest.raises(ConfigError, match="--set: got 'nonsense'"):
+        load_batch_job(job, overrides=["nonsense"])
+
+
+def test_a_damaged_record_is_named_and_a_job_that_is_none_has_no_runs(job, tmp_path):
+    folder = record(job, FIRST, "running")
+    (folder / "batch.json").write_text("{")
+    with pytest.raises(RunStateError, match="batch.json"):
+        newest_unfinished(job)
+    assert newest_unfinished(tmp_path / "missing.yaml") is None
