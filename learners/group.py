@@ -1,9 +1,12 @@
 """LearnerGroup: one or many learners that take every step together."""
 
+import atexit
 import contextlib
 import os
+import sys
 import types
 import uuid
+import weakref
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ from .published import GroupIdentity
 from .saved_module import check_weights, reading
 
 _CLOSE_SECONDS = 10.0
+_LIVE: "weakref.WeakSet[LearnerGroup]" = weakref.WeakSet()
+"""Groups that are shut down at the end of the process, where nobody did before."""
 MIN_OWN_WORKERS, OWN_WORKERS_PER_CORE = 8, 4
 """Bounds on the workers that a group starts by itself."""
 
@@ -68,6 +73,7 @@ class LearnerGroup(GroupModules):
     ) -> None:
         self.identity = GroupIdentity(uuid.uuid4().hex[:12], name)
         self._owned = ExitStack()
+        _LIVE.add(self)
         self._crew: Crew | None = None
         self._dispatcher: Dispatcher | None = None
         self.module_spec = MultiRLModuleSpec.of(module_spec)
@@ -204,10 +210,17 @@ class LearnerGroup(GroupModules):
         }
 
     def __del__(self) -> None:
-        """Shut down a group that was let go of."""
-        if getattr(self, "_crew", None) is not None:
+        """Shut down a group that was let go of; at the end of the process `_shut_down_all` has done so."""
+        if getattr(self, "_crew", None) is not None and not sys.is_finalizing():
             with contextlib.suppress(DaskRLError, *LOST):
                 self.shutdown()
+
+
+@atexit.register  # runs before Dask's own, which closes clients and clusters: without their loop a call never ends
+def _shut_down_all() -> None:
+    for group in list(_LIVE):
+        with contextlib.suppress(DaskRLError, *LOST):
+            group.shutdown()
 
 
 def _shut_down() -> ConfigError:

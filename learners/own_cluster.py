@@ -49,13 +49,26 @@ def living_actors(worker: Any) -> list[Any]:
     return [actor for actor in worker.actors if actor.state in ("processing", "memory")]
 
 
-def keep_workers_that_die_twice() -> None:
-    """Have Dask keep a worker's place for good, in this process from now on.
+class KeepsPlaces:
+    """A cluster that keeps its workers' places for good, whatever befalls the workers; mixed into Dask's clusters.
 
-    Some seconds after the death of a worker it looks whether one of that name is there, and closes its nanny where
-    none is; also where the replacement died meanwhile, and its own is only just starting.
+    Some seconds after the death of a worker Dask looks whether one of that name is there, and closes its nanny where
+    none is: also where the replacement died meanwhile, and its own is only just starting. It stumbles, and fails when
+    it is closed, over the end of a worker of whose start it had not heard.
     """
-    dask.config.set({"distributed.deploy.lost-worker-timeout": "3650 days"})
+
+    scheduler_info: dict[str, Any]
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        if op == "remove":
+            self.scheduler_info["workers"].pop(msg, None)
+        else:
+            super()._update_worker_status(op, msg)  # type: ignore[misc]
+
+
+def keeping_places(cluster_class: type[Any]) -> type[Any]:
+    """Return one of Dask's kinds of cluster that keeps its workers' places."""
+    return type(f"Learners{cluster_class.__name__}", (KeepsPlaces, cluster_class), {})
 
 
 def cluster_settings(worker_ttl_seconds: float = WORKER_TTL_SECONDS) -> dict[str, Any]:
@@ -72,9 +85,8 @@ def cluster_settings(worker_ttl_seconds: float = WORKER_TTL_SECONDS) -> dict[str
 def open_own_cluster(settings: LearnersConfig) -> Iterator[Client]:
     """Give a client of one worker process per learner; all is closed at the end."""
     cpus = settings.num_cpus_per_learner
-    keep_workers_that_die_twice()
     with dask.config.set(cluster_settings()):
-        cluster = LocalCluster(
+        cluster = keeping_places(LocalCluster)(
             n_workers=settings.num_learners,
             threads_per_worker=max(1, cpus) if isinstance(cpus, int) else 1,
             processes=True,

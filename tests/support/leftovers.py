@@ -32,11 +32,9 @@ class Leftovers:
         self._native = native_threads(os.getpid())
         self._num_children = len(_children())
         self._dask = self._ask_dask()
-        self._pids = self._worker_pids()
         self._worker_threads: Counter[str] = Counter()
-        for pid in self._pids:
-            self._worker_threads |= native_threads(pid)
-        self._worker_children = sum(len(psutil.Process(pid).children(recursive=True)) for pid in self._pids)
+        for _, threads in self._ask_workers_for_threads():
+            self._worker_threads |= threads
 
     def now(self) -> dict[str, Any]:
         """Return what is there that was not, by kind; empty where nothing is."""
@@ -52,8 +50,8 @@ class Leftovers:
         }
         for kind, things in self._ask_dask().items():
             found[kind] = sorted(set(things) - set(self._dask.get(kind, ())))
-        for pid in self._worker_pids():
-            found[f"threads of {pid}"] = sorted((native_threads(pid) - self._worker_threads).elements())
+        for pid, threads in self._ask_workers_for_threads():
+            found[f"threads of {pid}"] = sorted((threads - self._worker_threads).elements())
             found[f"sockets of {pid}"] = [s for s in _sockets(pid) if not _is_known(s, ports)]
             found[f"children of {pid}"] = [child.pid for child in psutil.Process(pid).children(recursive=True)]
         return {kind: things for kind, things in found.items() if things}
@@ -65,8 +63,8 @@ class Leftovers:
             time.sleep(0.05)
         assert not found, found
 
-    def _worker_pids(self) -> list[int]:
-        return [] if self._client is None else [pid for pid, *_ in self._client.run(_look_at_worker).values()]
+    def _ask_workers_for_threads(self) -> list[tuple[int, Counter[str]]]:
+        return [] if self._client is None else list(self._client.run(_threads_of_worker).values())
 
     def _ask_dask(self) -> dict[str, list[str]]:
         if self._client is None:
@@ -146,6 +144,15 @@ def _look_at_scheduler(dask_scheduler: Any) -> dict[str, list[str]]:
 
 def _key(task: Any) -> str:
     return str(task.key)
+
+
+def _threads_of_worker() -> tuple[int, Counter[str]]:
+    """Count Python's threads by name, but those of Dask's pools, which grow as need be; and all others by theirs."""
+    names = [thread.name for thread in threading.enumerate()]
+    threads = native_threads(os.getpid())
+    threads["python3"] -= len(names)  # what a thread of C++ is called that nobody named
+    threads.update(f"Python's {name}" for name in names if not _is_of_dask(name))
+    return os.getpid(), threads
 
 
 def _look_at_worker(dask_worker: Any) -> tuple[int, dict[str, list[str]]]:

@@ -32,4 +32,5 @@ def _cluster_class() -> Any:
             fix="pip install 'dask-rl[cuda]'",
         )
         raise ConfigError(message) from None
+
     return LocalCUDACluster

@@ -11,7 +11,7 @@ import dask
 from distributed import LocalCluster
 from distributed.security import Security
 
-from dask_rl.learners.own_cluster import cluster_settings, keep_workers_that_die_twice
+from dask_rl.learners.own_cluster import cluster_settings, keeping_places
 from dask_rl.pipeline.runs.spawning import environment_kept, failed_children_ended, interrupts_held
 from dask_rl.storage.errors import ConfigError, DaskRLError, explain
 
@@ -53,7 +53,6 @@ def start_processes(
 ) -> AbstractContextManager[Any]:
     """Start a cluster whose workers are children of this process; see `start_local`."""
     check_port(config.dashboard_port)
-    keep_workers_that_die_twice()
     began = time.monotonic()
     try:
         with (
@@ -62,7 +61,7 @@ def start_processes(
             environment_kept(),
             failed_children_ended(),
         ):
-            cluster: AbstractContextManager[Any] = cluster_class(**options)
+            cluster: AbstractContextManager[Any] = keeping_places(cluster_class)(**options)
     except (AssertionError, OSError, RuntimeError) as error:  # Dask's words for a worker that died or hung
         got = f"no start in {time.monotonic() - began:.0f} s ({first_line(error)})"
         fix = "look at the load and memory of this machine, then run the same command again"
