@@ -56,6 +56,6 @@ def test_overrides_count_for_the_place_of_the_runs(job, tmp_path):
 def test_a_damaged_record_is_named_and_a_job_that_is_none_has_no_runs(job, tmp_path):
     folder = record(job, FIRST, "running")
     (folder / "batch.json").write_text("{")
-    with pytest.raises(RunStateError, match="batch.json"):
+    with pytest.raises(RunStateError, match=r"batch\.json"):
         newest_unfinished(job)
     assert newest_unfinished(tmp_path / "missing.yaml") is None
