@@ -14,6 +14,7 @@ KERNEL = "dask-rl-tests"
 SHOWN = {
     "01_quickstart": (3, ["http://127.0.0.1:", "OfflineDataset("]),
     "02_explore_a_dataset": (4, ["http://127.0.0.1:", "OfflineDataset(", "dask.array<", "VerifyReport(", "damaged:"]),
+    "03_interactive_training": (2, ["/learners'", "paused at step", "now running", "interrupted at step", "complete"]),
     "04_custom_algorithm": (2, ["by hand", "return_mean", "went on at step 750"]),
 }
 """How many figures each notebook shows at least, and words among its results."""
