@@ -2,13 +2,17 @@
 
 from typing import Any
 
-from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Label, Range1d, Title
+from bokeh.layouts import column
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d, Title
+from bokeh.models.widgets import Div
 from bokeh.plotting import figure
 
 from .learner_record import PARTS
 from .series import Columns
+from .words import STYLE
 
-_LETTERS, _FRAME = "15px", "#bbbbbb"
+STEPS = "gradient step"
+_LETTERS = "15px"
 _PARTS = {"data_wait_seconds": "waiting for data", "compute_seconds": "computing", "collective_seconds": "exchanging"}
 _PART_COLOURS = ("#e69f00", "#0072b2", "#56b4e9", "#e4e4e4")
 _OTHER = "between updates"
@@ -30,17 +34,18 @@ class Chart:
         self.figure.toolbar.logo = None
         self.figure.toolbar.autohide = True
         self.figure.toolbar.active_drag = None
-        self.figure.outline_line_color = _FRAME
+        self.figure.outline_line_color = "#bbbbbb"
         self.figure.background_fill_color = "#ffffff"
         self.figure.grid.grid_line_color = "#e6e6e6"
         for axis in self.figure.axis:
             axis.axis_label_text_font_size = axis.major_label_text_font_size = _LETTERS
             axis.axis_label_text_font_style = "normal"
             axis.axis_label_text_color = axis.major_label_text_color = "#1a1a1a"
-        place: dict[str, Any] = {"x": 20, "y": 100, "x_units": "screen", "y_units": "screen"}
-        self._empty = Label(text=empty, text_font_size=_LETTERS, text_color="#555555", **place)
-        self.figure.add_layout(self._empty)
-        self._is_empty = False
+        if x == STEPS:
+            self.figure.xaxis.ticker.min_interval = 1
+        said = f"<h2>{title}</h2><p class=empty>{empty}</p>"
+        self._empty = Div(text=said, visible=False, sizing_mode="stretch_width", stylesheets=[STYLE])
+        self.root = column(self.figure, self._empty, sizing_mode=settings["sizing_mode"])
 
     def show(self, columns: Columns) -> None:
         """Draw these columns."""
@@ -48,11 +53,8 @@ class Chart:
             self._columns = columns
             self.source.data = columns
         is_empty = not any(len(values) for values in columns.values())
-        if self._is_empty != is_empty:
-            self._is_empty = self._empty.visible = is_empty
-            for part in (*self.figure.axis, *self.figure.grid, *self.figure.legend):
-                part.visible = not is_empty
-            self.figure.outline_line_color = None if is_empty else _FRAME
+        if self._empty.visible != is_empty:
+            self._empty.visible, self.figure.visible = is_empty, not is_empty
 
     def _place_legend(self) -> None:
         legend = self.figure.legend[0]
@@ -119,7 +121,7 @@ class ReturnChart(Chart):
 
     def __init__(self, title: str, empty: str, **options: Any) -> None:
         columns: Columns = {name: [] for name in ("step", "mean", "lower", "upper", "label", "colour")}
-        super().__init__(title, "gradient step", "return of an episode", empty, columns, **options)
+        super().__init__(title, STEPS, "return of an episode", empty, columns, **options)
         ends = {"x0": "step", "x1": "step", "y0": "lower", "y1": "upper"}
         self.figure.segment(**ends, source=self.source, line_color="colour", line_width=2.5)
         style: dict[str, Any] = {"size": 9, "color": "colour", "legend_field": "label"}

@@ -16,7 +16,7 @@ from distributed.dashboard.scheduler import applications, template_variables
 from tornado.ioloop import IOLoop
 
 from . import series, tables, words
-from .charts import LineChart, ReturnChart, ShareChart
+from .charts import STEPS, LineChart, ReturnChart, ShareChart
 from .live_runs import Entry
 from .routes import prefix_of
 
@@ -40,14 +40,15 @@ class LearnersPage(DashboardComponent):
         self._select = Select(title="Shown", value=_NEWEST, options=[(_NEWEST, "the newest")], width=280, name="select")
         self._select.stylesheets = [":host { font-size: 15px; } select { font-size: 15px; height: 34px; }"]
         self._select.on_change("value", lambda attribute, old, new: self.update())
-        self._losses = LineChart("Losses", "gradient step", "loss, mean over rows", _NO_LOSS, name="losses")
+        self._losses = LineChart("Losses", STEPS, "loss, mean over rows", _NO_LOSS, name="losses")
         self._rates = LineChart("Speed of each learner", _AGO, "steps per second", _NO_RATE, name="rates")
         self._shares = ShareChart("Where the time of the last minute went", _NO_SHARES, name="shares")
         self._returns = ReturnChart("Evaluation", _NO_RETURNS, name="returns")
+        self._rates.figure.y_range.start = 0
         self._rows = (
-            row(self._losses.figure, self._rates.figure, sizing_mode="stretch_width"),
+            row(self._losses.root, self._rates.root, sizing_mode="stretch_width"),
             self._health,
-            row(self._shares.figure, self._returns.figure, sizing_mode="stretch_width"),
+            row(self._shares.root, self._returns.root, sizing_mode="stretch_width"),
             self._events,
         )
         top = row(self._heading, self._select, sizing_mode="stretch_width")
@@ -88,9 +89,9 @@ class LearnersPlot(DashboardComponent):
         self._plugin = scheduler.plugins["dask-rl"]
         self._heading = Div(sizing_mode="stretch_width", stylesheets=[words.STYLE], name="heading")
         size: dict[str, Any] = {"sizing_mode": "stretch_both", "height": None, "min_height": 150}
-        self._losses = LineChart("Losses", "gradient step", "loss", _NO_LOSS, name="losses", **size)
+        self._losses = LineChart("Losses", STEPS, "loss", _NO_LOSS, name="losses", **size)
         self._rates = LineChart("Speed of each learner", _AGO, "steps/s", _NO_RATE, name="rates", **size)
-        parts = (self._heading, self._losses.figure, self._rates.figure)
+        parts = (self._heading, self._losses.root, self._rates.root)
         self.root = column(*parts, sizing_mode=options.get("sizing_mode", "stretch_both"))
 
     def update(self) -> None:

@@ -21,10 +21,11 @@ Columns = dict[str, list[Any]]
 
 
 def losses(run: RunRecord | None) -> Columns:
-    """Return the loss curves of each module over the steps."""
+    """Return the loss curves of each module over the steps; the total one not beside the only one that it has."""
     rows = [] if run is None else spread(run.train_rows)
     lines = {}
-    for name in run.losses()[:MAX_LINES] if run else []:
+    names = run.losses() if run else []
+    for name in names[1:] if len(names) == 2 and names[0] == "total_loss" else names[:MAX_LINES]:
         points = [(row["step"], value) for row in rows if (value := number(row.get(name))) is not None]
         lines[name.removesuffix("/total_loss").replace("_", " ")] = points
     return _lines(lines)

@@ -61,7 +61,8 @@ def heading(entry: Entry, now: float) -> str:
     """Return name, status and progress of what is shown."""
     run, group = entry.run, entry.group
     if run is None:
-        learners = f"{len(group.learners) if group else 0} learners, driven by hand"
+        count = len(group.learners) if group else 0
+        learners = f"{count} learner{'' if count == 1 else 's'}, driven by hand"
         status = "running" if group and group.is_alive else "ended"
         return f"<span class='name'>{escape(entry.name)}</span>{chip(status)} <span class='muted'>{learners}</span>"
     done = min(1.0, run.step / run.num_steps) if run.num_steps > 0 else 0.0

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from browser import Browser, needs_chromium
 from dashboards import address_of, fetch_json, wait_until
+from distributed import Client, LocalCluster
 from group_cases import SPEC, group_config
+from run_messages import begin, row
 
 from dask_rl.learners.group import LearnerGroup
+from dask_rl.pipeline.dashboard import TOPIC, install
 from dask_rl.pipeline.runs.clusters.config import ClusterConfig
 from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.job import TrainJob
@@ -18,6 +21,7 @@ from dask_rl.pipeline.runs.train import train
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 NUM_LEARNERS = 2
+LOSSES = ("total_loss", "policy_loss", "value_loss", "critic_loss")
 
 
 @pytest.fixture
@@ -82,13 +86,13 @@ def test_the_page_shows_a_run_its_learners_a_loss_and_the_numbers_of_its_metrics
         assert "No learners on this cluster yet" in browser.text
         job = TrainJob(
             dataset=str(cartpole_dataset),
-            algorithm={"name": "bc", "hidden_sizes": [128, 128]},
+            algorithm={"name": "iql", "hidden_sizes": [64, 64]},
             num_steps=20_000,
             batch_size=256,
             learners={"num_learners": NUM_LEARNERS, "compile": "off", "num_threads_per_learner": 1},
             evaluation={"environment": "CartPole-v1", "num_episodes": 3, "every_steps": 400},
             checkpoint={"every_steps": 400},
-            run=str(tmp_path / "cartpole-bc"),
+            run=str(tmp_path / "cartpole-iql"),
         )
         run = train(job, client=client, background=True)
         try:
@@ -136,9 +140,9 @@ def assert_shows_the_numbers_of(browser: Browser, run) -> None:
     train_rows, evaluations = rows_of(run, "train"), rows_of(run, "evaluation")
     browser.wait_for(is_drawn("losses", len(train_rows)))
     drawn = browser.columns("losses")
-    assert drawn["label"] == ["total loss", "policy loss"]
-    assert drawn["xs"] == [[row["step"] for row in train_rows]] * 2
-    assert drawn["ys"] == [[row[name] for row in train_rows] for name in ("total_loss", "policy_loss")]
+    losses = {name.replace("_", " "): [row[name] for row in train_rows] for name in LOSSES}
+    assert dict(zip(drawn["label"], drawn["ys"], strict=True)) == losses
+    assert drawn["xs"] == [[row["step"] for row in train_rows]] * len(LOSSES)
     returns = browser.columns("returns")
     assert returns["step"] == [row["step"] for row in evaluations]
     assert returns["mean"] == [row["return_mean"] for row in evaluations]
@@ -153,7 +157,7 @@ def assert_groups_are_chosen(browser: Browser, client, artefacts) -> None:
     with LearnerGroup(group_config(1, {"name": "bc"}), module_spec=SPEC, client=client, name="by hand") as group:
         browser.wait_for("Bokeh.documents[0].get_model_by_name('select').options.length === 3")
         browser.wait_for("Bokeh.documents[0].get_model_by_name('heading').text.includes('by hand')")
-        assert "cartpole-bc interrupted" in browser.text  # in the table of all runs
+        assert "cartpole-iql interrupted" in browser.text  # in the table of all runs
         browser.screenshot(artefacts / "learners-of-two-groups.png")
         first = "select.options.find((each) => each[1].startsWith('cartpole'))[0]"
         select = "const select = Bokeh.documents[0].get_model_by_name('select')"
@@ -162,10 +166,22 @@ def assert_groups_are_chosen(browser: Browser, client, artefacts) -> None:
         assert group.identity.group_id not in browser.text.split("Learners rank")[1].split("All runs")[0]
 
 
-def test_the_plot_for_jupyterlab_is_drawn(client, artefacts):
-    with Browser(600, 500) as browser:
+def test_the_plot_for_jupyterlab_is_drawn(artefacts):
+    options = {"n_workers": 0, "processes": False, "host": "127.0.0.1", "protocol": "tcp://"}
+    with (
+        LocalCluster(**options, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        Browser(600, 500) as browser,
+    ):
+        install(client)
         browser.open(address_of(client) + "individual-learners")
         browser.wait_for("window.Bokeh?.documents.length > 0")
         assert "No learners on this cluster yet" in browser.text
+        for message in (begin(), row(10), row(20)):
+            client.log_event(TOPIC, message)
+        browser.wait_for(is_drawn("losses", 2))
         browser.screenshot(artefacts / "individual-learners.png")
+        assert "a run running step 20 of 100 (20%)" in browser.text
+        assert browser.columns("losses")["ys"] == [[1 / 10, 1 / 20]]
+        assert browser.columns("rates")["ys"] == [[5.0, 5.0]]  # the run's own, as it has no learners here
         assert browser.problems == []

@@ -34,11 +34,17 @@ def group_of(*looks):
 
 
 def test_the_losses_of_one_module_are_all_drawn():
-    run = run_of(train_row(10, policy_loss=0.5), train_row(20, policy_loss=None), train_row(30, policy_loss=0.25))
-    drawn = losses(run)
-    assert drawn["label"] == ["total loss", "policy loss"]
-    assert drawn["xs"] == [[10, 20, 30], [10, 30]]
-    assert drawn["ys"] == [[1 / 10, 1 / 20, 1 / 30], [0.5, 0.25]]
+    parts = {"policy_loss": 0.5, "value_loss": 2.0}
+    rows = [train_row(10, **parts), train_row(20, policy_loss=None), train_row(30, **parts)]
+    drawn = losses(run_of(*rows))
+    assert drawn["label"] == ["total loss", "policy loss", "value loss"]
+    assert drawn["xs"] == [[10, 20, 30], [10, 30], [10, 30]]
+    assert drawn["ys"] == [[1 / 10, 1 / 20, 1 / 30], [0.5, 0.5], [2.0, 2.0]]
+
+
+def test_the_only_loss_is_drawn_once():
+    drawn = losses(run_of(train_row(10, policy_loss=0.1)))
+    assert (drawn["label"], drawn["ys"]) == (["policy loss"], [[0.1]])
 
 
 def test_of_several_modules_the_total_losses_are_drawn():

@@ -33,7 +33,7 @@ def test_the_heading_has_progress_and_position():
 def test_a_group_that_is_driven_by_hand_has_a_heading_too():
     entry = entry_of(published={"tcp://a": [learner(0, "g9", name="by hand")]})
     assert "by hand" in heading(entry, 0.0)
-    assert "1 learners, driven by hand" in heading(entry, 0.0)
+    assert "1 learner, driven by hand" in heading(entry, 0.0)
 
 
 def test_the_table_has_state_rank_generation_step_and_errors_of_the_living_and_the_lost():
