@@ -20,6 +20,7 @@ from dask_rl.pipeline.views.cli import run
 from dask_rl.storage.formats import registry as formats
 
 ROOT = Path(__file__).parents[1]
+GROUPS = ("data", "jobs")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
@@ -100,7 +101,7 @@ def test_the_limits_that_are_named_are_the_defaults():
 @pytest.mark.parametrize("line", console("README.md", "dask-rl"))
 def test_every_command_and_option_exists(line, capsys):
     words = shlex.split(line)[1:]
-    path = words[:2] if words[0] == "data" else words[:1]
+    path = words[:2] if words[0] in GROUPS else words[:1]
     assert run([*path, "--help"]) == 0
     shown = capsys.readouterr().out
     for word in words:
@@ -110,9 +111,9 @@ def test_every_command_and_option_exists(line, capsys):
 
 def test_every_command_is_shown(capsys):
     shown = {tuple(shlex.split(line)[1:3]) for line in console("README.md", "dask-rl")}
-    for group in ([], ["data"]):
+    for group in ([], *([group] for group in GROUPS)):
         run([*group, "--help"])
-        commands = re.findall(r"^│ (\w+) ", capsys.readouterr().out.partition("Commands")[2], re.MULTILINE)
+        commands = re.findall(r"^│ ([\w-]+) ", capsys.readouterr().out.partition("Commands")[2], re.MULTILINE)
         assert commands
         for command in commands:
             assert any(words[: len(group) + 1] == (*group, command)[:2] for words in shown), f"{command} is missing"
