@@ -10,12 +10,16 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import psutil
 import pytest
 import yaml
 
 from dask_rl.pipeline.jobs.history import History
 from dask_rl.pipeline.jobs.run_record import RunRecord
+from dask_rl.storage.episode import Episode
+from dask_rl.storage.writer import DatasetWriter
 
 TIMEOUT_SECONDS = 120
 ENDED = ("complete", "failed", "timed_out", "interrupted", "skipped", "missed")
@@ -30,10 +34,41 @@ def wait_for(condition, what: str, seconds: float = TIMEOUT_SECONDS):
     return found
 
 
+def write_small_dataset(path: Path, value: float = 0.0) -> Path:
+    """Ten episodes; of another value files of the same sizes."""
+    spaces = {
+        "observation_space": gymnasium.spaces.Box(-1e4, 1e4, (3,), np.float32),
+        "action_space": gymnasium.spaces.Discrete(5),
+    }
+    with DatasetWriter(path, **spaces, shard_rows=64) as writer:
+        for number in range(10):
+            last = np.arange(20) == 19
+            writer.add_episode(
+                Episode(
+                    observations=np.full((21, 3), value + number, np.float32),
+                    actions=np.arange(20) % 5,
+                    rewards=np.ones(20, np.float32),
+                    terminations=last,
+                    truncations=np.zeros(20, bool),
+                )
+            )
+    return path
+
+
 def seconds_cron(*delays: float) -> str:
     """A cron expression of six fields that is due so many seconds from now, within a minute."""
     times = [datetime.now(UTC) + timedelta(seconds=delay) for delay in delays]
     return f"{','.join(str(time.second) for time in times)} * * * * *"
+
+
+class Hostile:
+    """Unpickled, it makes a directory."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
 
 
 class Jobs:
@@ -44,6 +79,7 @@ class Jobs:
         self.dataset = dataset
         self.home = home or directory / "home"
         self.servers: list[subprocess.Popen] = []
+        self.started: list[subprocess.Popen] = []
         directory.mkdir(parents=True, exist_ok=True)
 
     def write(self, name: str = "nightly", *, batch=None, **settings) -> Path:
@@ -82,7 +118,7 @@ class Jobs:
         return json.loads(done.stdout) if done.stdout.strip() else done.stderr
 
     def start(self, *words, **options) -> subprocess.Popen:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.command(*words),
             cwd=self.directory,
             stdout=subprocess.PIPE,
@@ -91,6 +127,8 @@ class Jobs:
             start_new_session=True,
             **options,
         )
+        self.started.append(process)
+        return process
 
     def serve(self, **options) -> subprocess.Popen:
         """Start a server, and return it once it serves."""
@@ -112,7 +150,8 @@ class Jobs:
 
     def history(self, name: str | None = None) -> list[RunRecord]:
         """What ran, the first first."""
-        return History(self.home / "jobs.sqlite").latest(name)[::-1]
+        database = self.home / "jobs.sqlite"
+        return History(database).latest(name)[::-1] if database.exists() else []
 
     def ended(self, count: int, name: str | None = None, status: str = "complete") -> list[RunRecord]:
         """Wait until so many runs have come to this end; return them, the first first."""
@@ -154,6 +193,9 @@ class Jobs:
                 os.kill(server.pid, signal.SIGCONT)
                 server.kill()
             server.wait(TIMEOUT_SECONDS)
+        for process in self.started:
+            process.kill()
+            process.communicate(timeout=TIMEOUT_SECONDS)
         for process in self.processes():
             if process.pid != os.getpid():
                 try:

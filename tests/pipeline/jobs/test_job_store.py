@@ -1,28 +1,18 @@
 """Rows of the schedule: JSON, checked; what else stands there is neither run nor unpickled nor removed."""
 
 import json
-import os
 import pickle
 import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from job_cases import Hostile
 
 from dask_rl.pipeline.jobs.home import JobsHome
 from dask_rl.pipeline.jobs.job_entry import JobEntry
 from dask_rl.pipeline.jobs.schedule import open_schedule
 from dask_rl.storage.errors import ConfigError, RunStateError
-
-
-class Hostile:
-    """Unpickled, it makes a directory."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.fixture
