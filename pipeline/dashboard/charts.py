@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d, Title
 from bokeh.models.widgets import Div
 from bokeh.plotting import figure
@@ -45,7 +44,8 @@ class Chart:
             self.figure.xaxis.ticker.min_interval = 1
         said = f"<h2>{title}</h2><p class=empty>{empty}</p>"
         self._empty = Div(text=said, visible=False, sizing_mode="stretch_width", stylesheets=[STYLE])
-        self.root = column(self.figure, self._empty, sizing_mode=settings["sizing_mode"])
+        self.parts = self.figure, self._empty
+        """One of which is seen at a time."""
 
     def show(self, columns: Columns) -> None:
         """Draw these columns."""

@@ -16,7 +16,7 @@ from distributed.dashboard.scheduler import applications, template_variables
 from tornado.ioloop import IOLoop
 
 from . import series, tables, words
-from .charts import STEPS, LineChart, ReturnChart, ShareChart
+from .charts import STEPS, Chart, LineChart, ReturnChart, ShareChart
 from .live_runs import Entry
 from .routes import prefix_of
 
@@ -46,9 +46,9 @@ class LearnersPage(DashboardComponent):
         self._returns = ReturnChart("Evaluation", _NO_RETURNS, name="returns")
         self._rates.figure.y_range.start = 0
         self._rows = (
-            row(self._losses.root, self._rates.root, sizing_mode="stretch_width"),
+            _beside(self._losses, self._rates),
             self._health,
-            row(self._shares.root, self._returns.root, sizing_mode="stretch_width"),
+            _beside(self._shares, self._returns),
             self._events,
         )
         top = row(self._heading, self._select, sizing_mode="stretch_width")
@@ -88,10 +88,11 @@ class LearnersPlot(DashboardComponent):
     def __init__(self, scheduler: Any, **options: Any) -> None:
         self._plugin = scheduler.plugins["dask-rl"]
         self._heading = Div(sizing_mode="stretch_width", stylesheets=[words.STYLE], name="heading")
-        size: dict[str, Any] = {"sizing_mode": "stretch_both", "height": None, "min_height": 150}
+        size: dict[str, Any] = {"sizing_mode": "stretch_both", "min_height": 170}
         self._losses = LineChart("Losses", STEPS, "loss", _NO_LOSS, name="losses", **size)
         self._rates = LineChart("Speed of each learner", _AGO, "steps/s", _NO_RATE, name="rates", **size)
-        parts = (self._heading, self._losses.root, self._rates.root)
+        self._rates.figure.y_range.start = 0
+        parts = (self._heading, *self._losses.parts, *self._rates.parts)
         self.root = column(*parts, sizing_mode=options.get("sizing_mode", "stretch_both"))
 
     def update(self) -> None:
@@ -101,6 +102,12 @@ class LearnersPlot(DashboardComponent):
         run, group = (entries[0].run, entries[0].group) if entries else (None, None)
         self._losses.show(series.losses(run))
         self._rates.show(series.rates(run, group, now))
+
+
+def _beside(*charts: Chart) -> Any:
+    """Return charts side by side."""
+    columns = [column(*chart.parts, sizing_mode="stretch_width") for chart in charts]
+    return row(*columns, sizing_mode="stretch_width")
 
 
 def _set(model: Any, **values: Any) -> None:

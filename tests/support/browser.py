@@ -57,6 +57,7 @@ class Browser:
         )
         try:
             self._run(self._connect())
+            self._set_size(*self._size)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -114,13 +115,17 @@ class Browser:
         """Write a picture of the whole page, as if the screen were that high."""
         width, height = self._size
         whole = max(height, math.ceil(self.call("Page.getLayoutMetrics")["cssContentSize"]["height"]))
-        screen = {"width": width, "deviceScaleFactor": 1, "mobile": False}
-        self.call("Emulation.setDeviceMetricsOverride", height=whole, **screen)
+        self._set_size(width, whole)
         self.call("Runtime.evaluate", expression=_TWO_FRAMES, awaitPromise=True)
         shot = self.call("Page.captureScreenshot", format="png")
-        self.call("Emulation.setDeviceMetricsOverride", height=height, **screen)
+        self._set_size(width, height)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(base64.b64decode(shot["data"]))
+
+    def _set_size(self, width: int, height: int) -> None:
+        """Set the size of what is seen: the window's own has a bar at its top."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol."""
