@@ -17,7 +17,7 @@ import pytest
 from tornado.httpclient import AsyncHTTPClient
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+CHROMIUM = shutil.which(os.environ.get("CHROMIUM", "chromium"))
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -33,7 +33,7 @@ _FLAGS = (
 )
 _WAIT_SECONDS = 60.0
 
-needs_chromium = pytest.mark.skipif(shutil.which(CHROMIUM) is None, reason=f"{CHROMIUM} is not installed")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)")
 
 
 class Browser:
@@ -50,7 +50,7 @@ class Browser:
     def __enter__(self) -> "Browser":
         self._profile = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
         width, height = self._size
-        command = [CHROMIUM, *_FLAGS, f"--user-data-dir={self._profile.name}", f"--window-size={width},{height}"]
+        command = [str(CHROMIUM), *_FLAGS, f"--user-data-dir={self._profile.name}", f"--window-size={width},{height}"]
         self._log = (Path(self._profile.name) / "log.txt").open("wb")
         self._process = subprocess.Popen(
             [*command, "about:blank"], stdout=self._log, stderr=self._log, start_new_session=True
