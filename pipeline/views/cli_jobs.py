@@ -13,6 +13,7 @@ from dask_rl.pipeline.runs.logs import current_records
 from dask_rl.storage.errors import ConfigError
 
 from .cli_command import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Output, command, load, table
+from .cli_render import add_render
 
 jobs = typer.Typer(help="Train again and again: schedule jobs, serve them, see what ran.", no_args_is_help=True)
 
@@ -222,6 +223,9 @@ def exec_(
         record = running.execute(job, wanted, reporting, stop, echo=not quiet, overrides=set_ or ())
     values = record.values()
     return Output(values, table({key: value for key, value in values.items() if value is not None}), _exit_code(record))
+
+
+add_render(jobs)
 
 
 def _exit_code(record: Any) -> int:

@@ -80,12 +80,12 @@ def arguments(words: Sequence[str]) -> list[str]:
 
 
 def _scheduler_pod(config: ClusterConfig) -> dict[str, Any]:
-    command = ["dask", "scheduler", "--host", "0.0.0.0", "--port", str(_SCHEDULER_PORT)]
-    command += ["--dashboard-address", f":{_DASHBOARD_PORT}"]
+    options = ["--host", "0.0.0.0", "--port", str(_SCHEDULER_PORT), "--dashboard-address", f":{_DASHBOARD_PORT}"]
     healthy = {"httpGet": {"port": "http-dashboard", "path": "/health"}, "periodSeconds": 5, "timeoutSeconds": 30}
     container = {
         "name": "scheduler",
-        "args": command,
+        "command": ["dask", "scheduler"],
+        "args": options,
         "env": variables(config),
         "resources": {"requests": _SCHEDULER_RESOURCES, "limits": {"memory": _SCHEDULER_RESOURCES["memory"]}},
         "ports": [
@@ -100,16 +100,23 @@ def _scheduler_pod(config: ClusterConfig) -> dict[str, Any]:
 
 def _worker_pod(config: ClusterConfig) -> dict[str, Any]:
     settings = config.kubernetes
-    command = ["dask", "worker", "--name", "$(DASK_WORKER_NAME)", "--nthreads", str(config.threads_per_worker)]
-    command += ["--memory-limit", str(_memory_bytes(config)), "--preload", PRELOAD]
-    command += ["--dashboard-address", "127.0.0.1:0", "--death-timeout", f"{config.startup_timeout_seconds:g}"]
+    options = ["--name", "$(DASK_WORKER_NAME)", "--nthreads", str(config.threads_per_worker)]
+    options += ["--memory-limit", str(_memory_bytes(config)), "--preload", PRELOAD]
+    options += ["--dashboard-address", "127.0.0.1:0", "--death-timeout", f"{config.startup_timeout_seconds:g}"]
     amounts = {"cpu": str(settings.cpus_per_worker or config.threads_per_worker), "memory": str(_memory_bytes(config))}
     if settings.gpus_per_worker:
-        command += ["--resources", f"GPU={settings.gpus_per_worker}"]
+        options += ["--resources", f"GPU={settings.gpus_per_worker}"]
         amounts[settings.gpu_resource] = str(settings.gpus_per_worker)
     # The same for both: a worker that was promised its memory is not the first to be evicted.
     resources = {"requests": amounts, "limits": amounts}
-    return pod_spec(config, {"name": "worker", "args": command, "env": variables(config), "resources": resources})
+    container = {
+        "name": "worker",
+        "command": ["dask", "worker"],
+        "args": options,
+        "env": variables(config),
+        "resources": resources,
+    }
+    return pod_spec(config, container)
 
 
 def _memory_bytes(config: ClusterConfig) -> int:
