@@ -16,6 +16,9 @@ from dask_rl.pipeline.runs.yaml_file import override_value, parse_mapping, read_
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.files import check_local
 
+LOCK_FILE = "batch.lock"
+"""Beside a job's runs: held by the one at work."""
+
 
 class _Head(BaseModel):
     """Keys of a TrainJob."""

@@ -10,9 +10,10 @@ from typing import Any
 
 from apscheduler.job import Job
 
+from dask_rl.pipeline.runs.run_lock import is_silent
 from dask_rl.storage.errors import ConfigError, RunStateError
 
-from .batch_job import load_batch_job
+from .batch_job import LOCK_FILE, load_batch_job
 from .history import History
 from .home import JobsHome
 from .job_store import entry_of
@@ -62,7 +63,7 @@ class Running:
             self._say_end(key)
         for record in self._history.open():
             is_ours = (record.job, record.time) in self._processes
-            if record.status == "running" and not (is_ours or record.is_elsewhere or record.is_alive):
+            if record.status == "running" and not is_ours and _is_gone(record):
                 self._settle(record, None)  # its server was killed, and so was it
 
     def start_due(self) -> None:
@@ -133,6 +134,13 @@ class Running:
         if record is not None and not record.is_open:
             reason = f": {record.message}" if record.message else ""
             _LOG.info("%s: %s is %s%s", record.job, iso(record.time), record.status, reason)
+
+
+def _is_gone(record: RunRecord) -> bool:
+    """Whether the process of a run is; of one on another host, or in a container that was, its lock tells."""
+    if record.is_elsewhere:
+        return record.run is None or is_silent(Path(record.run).with_name(LOCK_FILE))
+    return not record.is_alive
 
 
 def _name(returncode: int) -> str:

@@ -13,7 +13,7 @@ from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic
 from dask_rl.pipeline.runs.run_lock import RunLock
 from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError
 
-from .batch_job import BatchJob, load_batch_job
+from .batch_job import LOCK_FILE, BatchJob, load_batch_job
 from .child_process import Ended, StopSignals, run_command
 from .following import run_following
 from .log_file import LogFile
@@ -144,7 +144,7 @@ class ScheduledRun:
         if not self._is_held:
             self._job.base.mkdir(parents=True, exist_ok=True)
             try:
-                held.enter_context(RunLock(self._job.base / "batch.lock", subject=f"runs in {self._job.base}"))
+                held.enter_context(RunLock(self._job.base / LOCK_FILE, subject=f"runs in {self._job.base}"))
             except RunStateError as error:
                 raise AnotherAtWorkError(str(error)) from None
             self._is_held = True

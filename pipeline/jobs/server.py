@@ -3,6 +3,7 @@
 import logging
 
 from apscheduler.job import Job
+from sqlalchemy.exc import SQLAlchemyError
 
 from dask_rl.pipeline.runs.run_lock import RunLock
 from dask_rl.storage.errors import RunStateError
@@ -58,7 +59,7 @@ class JobsServer:
             self._fires.try_again()
             seconds = self._scheduler.process()
             self._running.start_due()
-        except RunStateError as error:  # a full disk, or one that is not there for a while
+        except (RunStateError, SQLAlchemyError) as error:  # a full disk, or one that is not there for a while
             _LOG.warning("%s", error)
             return _LOOK_SECONDS
         return _LOOK_SECONDS if seconds is None else min(max(seconds, 0.0), _LOOK_SECONDS)

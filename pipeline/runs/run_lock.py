@@ -104,3 +104,12 @@ class RunLock:
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             self._write()
+
+
+def is_silent(path: Path) -> bool:
+    """Whether the holder of a lock file, which may be on another host, has not been heard of for long."""
+    try:
+        holder = json.loads(path.read_bytes())
+        return time.time() - float(holder["heartbeat"]) >= SILENT_SECONDS
+    except (OSError, ValueError, KeyError, TypeError):  # given back, or never taken
+        return True

@@ -34,14 +34,14 @@ def wait_for(condition, what: str, seconds: float = TIMEOUT_SECONDS):
     return found
 
 
-def write_small_dataset(path: Path, value: float = 0.0) -> Path:
-    """Ten episodes; of another value files of the same sizes."""
+def write_small_dataset(path: Path, value: float = 0.0, *, num_episodes: int = 10, shard_rows: int = 64) -> Path:
+    """Episodes of 20 steps; of another value files of the same sizes."""
     spaces = {
         "observation_space": gymnasium.spaces.Box(-1e4, 1e4, (3,), np.float32),
         "action_space": gymnasium.spaces.Discrete(5),
     }
-    with DatasetWriter(path, **spaces, shard_rows=64) as writer:
-        for number in range(10):
+    with DatasetWriter(path, **spaces, shard_rows=shard_rows) as writer:
+        for number in range(num_episodes):
             last = np.arange(20) == 19
             writer.add_episode(
                 Episode(

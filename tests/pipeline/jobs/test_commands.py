@@ -2,9 +2,11 @@
 
 import json
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,6 +15,7 @@ from job_cases import Jobs
 from dask_rl.pipeline.jobs.history import MAX_ROWS_PER_JOB, History
 from dask_rl.pipeline.jobs.home import JobsHome
 from dask_rl.pipeline.jobs.run_record import RunRecord
+from dask_rl.pipeline.jobs.running import MAX_DEATHS, Running
 from dask_rl.pipeline.jobs.times import folder_name, iso, parse_time
 from dask_rl.pipeline.views.cli import run
 from dask_rl.storage.errors import ConfigError, RunStateError
@@ -197,3 +200,36 @@ def test_the_default_home_is_used_where_none_is_given(jobs, monkeypatch, capsys)
     assert run(["jobs", "list"]) == 0
     assert "no jobs" in capsys.readouterr().out
     assert os.path.isdir(os.environ["DASK_RL_HOME"])
+
+
+def test_a_run_on_a_host_that_is_gone_becomes_due_again(jobs):
+    """As after a container that came back under another name: the lock beside its runs tells."""
+    base = jobs.base()
+    base.mkdir(parents=True)
+    record = put(jobs, status="running", host="another", pid=1, run=str(base / "2027-01-01T02-00-00Z"))
+    home = JobsHome(jobs.home)
+    running = Running(home, History(home.database), lambda name: None)
+    lock = base / "batch.lock"
+    lock.write_text(json.dumps({"host": "another", "pid": 1, "heartbeat": time.time()}))
+    running.settle()
+    assert jobs.history() == [record]
+    lock.write_text(json.dumps({"host": "another", "pid": 1, "heartbeat": time.time() - 61}))
+    running.settle()
+    assert [run.status for run in jobs.history()] == ["due"]
+
+
+def test_a_run_whose_process_dies_every_time_is_given_up(jobs):
+    base = jobs.base()
+    home = JobsHome(jobs.home)
+    record = put(jobs, status="running", pid=1, process_start=0.0, run=str(base / "2027-01-01T02-00-00Z"))
+    record = record.model_copy(update={"host": socket.gethostname()})
+    history = History(home.database)
+    running = Running(home, history, lambda name: None)
+    for _ in range(MAX_DEATHS):
+        history.put(record)
+        running.settle()
+        assert jobs.history()[0].status == "due"
+    history.put(record)
+    running.settle()
+    assert jobs.history()[0].status == "failed"
+    assert "again and again" in jobs.history()[0].message

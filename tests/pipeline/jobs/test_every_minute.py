@@ -1,0 +1,69 @@
+"""A job that is due every minute for six minutes, with all that befalls it; the short form is in test_server.py."""
+
+from datetime import timedelta
+
+import psutil
+import pytest
+from job_cases import TIMEOUT_SECONDS, trainer_of, wait_for, zombies_of
+from run_commands import has_checkpoint_beyond
+
+from dask_rl.pipeline.jobs.times import folder_name, iso, now
+
+NUM_MINUTES = 6
+
+
+@pytest.mark.storm
+def test_six_minutes_with_a_killed_run_and_a_killed_server(jobs):
+    """Every minute ran once; the killed run ends with the bits of the others; nothing is left."""
+    job = jobs.write(num_steps=3000, checkpoint={"every_steps": 100})
+    first = jobs.call("add", job, "--cron", "* * * * *", "--timezone", "UTC")["next"]
+    server = jobs.serve()
+    trained = {}
+
+    def watch():
+        """Note who trains; more than one at a time would be a run too many."""
+        for record in (record for record in jobs.history() if record.status == "running"):
+            trainer = trainer_of(record)
+            if trainer is not None:
+                trained.setdefault(record.time, set()).add(trainer.pid)
+        at_work = [p for p in jobs.processes() if "train" in p.cmdline() and p.status() != psutil.STATUS_ZOMBIE]
+        assert len(at_work) <= 1
+
+    def ended(count):
+        watch()
+        return len([record for record in jobs.history() if not record.is_open]) >= count
+
+    def second_trains():
+        watch()
+        records = jobs.history()
+        return len(records) == 2 and records[1].status == "running" and trainer_of(records[1])
+
+    wait_for(lambda: ended(1), "the first run", 180)
+    trainer = wait_for(second_trains, "the second run", 180)
+    second = jobs.history()[1]
+    wait_for(lambda: has_checkpoint_beyond(jobs.base() / second.run, 100), "a checkpoint")
+    trainer.kill()
+    server.kill()
+    server.wait(TIMEOUT_SECONDS)
+    server = jobs.serve()
+    assert zombies_of(server.pid) == []
+    wait_for(lambda: ended(NUM_MINUTES), "six runs", 420)
+    assert zombies_of(server.pid) == []
+    jobs.call("pause", "nightly")
+    history = jobs.history()[:NUM_MINUTES]
+
+    assert iso(history[0].time) == first
+    assert [record.time for record in history] == [history[0].time + timedelta(minutes=i) for i in range(NUM_MINUTES)]
+    assert {record.status for record in history} == {"complete"}
+    assert {record.exit_code for record in history} == {0}
+    assert len({record.weights_hash for record in history}) == 1
+    assert [record.attempts for record in history] == [1, 2, 1, 1, 1, 1]
+    assert [len(trained[record.time]) for record in history] == [record.attempts for record in history]
+    assert all(record.datasets and record.promoted for record in history)
+    starts = [record.started - record.time for record in history]
+    assert max(starts) < timedelta(seconds=30), starts
+    assert {run.name for run in jobs.base().glob("2*")} >= {folder_name(record.time) for record in history}
+    server.terminate()
+    assert server.wait(TIMEOUT_SECONDS) == 0
+    assert jobs.processes() == []
+    print(f"\n{NUM_MINUTES} runs until {iso(now())}; starts after {[f'{s.total_seconds():.1f} s' for s in starts]}")
