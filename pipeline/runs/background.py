@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import signal
 import sys
 import threading
 import time
@@ -118,10 +119,16 @@ def stop_all(seconds: float = EXIT_SECONDS) -> None:
         except KeyboardInterrupt:  # in a hurry: the last checkpoint stands
             return
         state = run.look().describe(run.num_steps)
-        if is_over:
-            _say(f"run {run.name} is {state}; the same job resumes it")
-        else:
-            _say(f"run {run.name} is {state} after {seconds:g} s; the same job resumes it from its last checkpoint")
+        if not is_over:
+            state += f" after {seconds:g} s"
+        _say(f"run {run.name} is {state}" + ("" if run.look().status == "complete" else "; the same job resumes it"))
+
+
+def _stop_at_exit() -> None:
+    if _under_way and threading.current_thread() is threading.main_thread():
+        # A notebook server waits for a moment only, then sends SIGTERM: what that asks for is under way.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    stop_all()
 
 
 def _say(line: str) -> None:
@@ -131,4 +138,4 @@ def _say(line: str) -> None:
 
 
 # Before atexit's functions, at which the pools of concurrent.futures take no more work, and Dask closes its clusters.
-getattr(threading, "_register_atexit", atexit.register)(stop_all)
+getattr(threading, "_register_atexit", atexit.register)(_stop_at_exit)

@@ -24,6 +24,7 @@ from .job import TrainJob, load_job
 from .job_differences import MAY_CHANGE, job_differences
 from .live_run import LiveRun
 from .loggers.config import open_loggers
+from .own_session import keep_interrupts_away
 from .progress import Progress, no_progress
 from .run_directory import RunDirectory, damaged, write_atomic
 from .run_log import RunLog, RunLogger
@@ -175,7 +176,9 @@ def _refuse_shared_workers(job: TrainJob, client: Client) -> None:
 @contextlib.contextmanager
 def _connect(job: TrainJob, client: Client | None, in_background: bool, stop: StopRequest) -> Iterator[Client | None]:
     if client is not None:
-        yield client
+        keep_interrupts_away(client)
+        with client.as_current():  # in this thread; Dask's actors belong to the current client
+            yield client
         return
     config, needed = job.cluster.for_learners(job.learners), max(1, job.learners.num_learners)
     # A cluster on this machine has all its workers at once; an elastic group begins with those that others have.
@@ -184,7 +187,8 @@ def _connect(job: TrainJob, client: Client | None, in_background: bool, stop: St
     with open_cluster(
         config, num_workers=needed, set_as_default=not in_background, is_stopped=lambda: stop.requested
     ) as own:
-        yield own
+        with contextlib.nullcontext() if own is None else own.as_current():
+            yield own
 
 
 def _make_group(job: TrainJob, data: TrainingData, client: Client | None) -> LearnerGroup:
