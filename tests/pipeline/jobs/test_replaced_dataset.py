@@ -9,6 +9,7 @@ from run_commands import has_checkpoint_beyond
 TIME = "2027-01-01T02:00:00Z"
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize(
     ("data", "status"),
     [({"resident": True}, "complete"), ({"resident": False, "block_rows": 16, "window_rows": 64}, "failed")],

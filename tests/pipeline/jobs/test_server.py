@@ -56,6 +56,7 @@ def test_a_killed_run_and_a_killed_server_leave_a_complete_history(jobs):
     assert jobs.processes() == []
 
 
+@pytest.mark.storm
 def test_where_the_process_of_a_run_and_its_server_are_killed_the_next_server_goes_on(jobs):
     job = jobs.write(num_steps=2000)
     jobs.call("add", job, "--cron", YEARLY)
@@ -103,6 +104,7 @@ def test_times_that_passed_without_a_server_are_made_up_for_once(jobs):
     assert due[0].startswith(f"{now().year + 1}-01-01T00:00:00")
 
 
+@pytest.mark.storm
 def test_a_server_that_was_stopped_for_long_runs_once(jobs):
     """SIGSTOP over several due times, as a machine that slept."""
     add_empty_job(jobs, "* * * * * *")
@@ -119,6 +121,7 @@ def test_a_server_that_was_stopped_for_long_runs_once(jobs):
     assert len(made_up_for) <= 2
 
 
+@pytest.mark.storm
 def test_a_clock_that_was_years_ahead_and_went_back_holds_nothing_up(jobs):
     add_empty_job(jobs, "*/2 * * * * *")
     jobs.set_next_time("empty", datetime(2050, 1, 1, tzinfo=UTC))
@@ -127,6 +130,7 @@ def test_a_clock_that_was_years_ahead_and_went_back_holds_nothing_up(jobs):
     assert "not at 2050-01-01T00:00:00Z: the clock went back" in jobs.server_log()
 
 
+@pytest.mark.storm
 def test_times_that_ran_do_not_run_again_when_the_clock_goes_back(jobs):
     """The next due time is behind ones that ran: as after a clock that was set back a little."""
     add_empty_job(jobs, "*/2 * * * * *")
@@ -138,6 +142,7 @@ def test_times_that_ran_do_not_run_again_when_the_clock_goes_back(jobs):
     assert len({run.time for run in later}) == len(later)
 
 
+@pytest.mark.storm
 def test_a_job_file_that_changes_counts_from_the_next_run_on_and_one_that_is_gone_fails(jobs):
     job = jobs.write(num_steps=20)
     jobs.call("add", job, "--cron", YEARLY)
@@ -159,6 +164,7 @@ def test_a_job_file_that_changes_counts_from_the_next_run_on_and_one_that_is_gon
     assert jobs.ended(3)[-1].time == failed.time
 
 
+@pytest.mark.storm
 def test_a_hostile_row_is_left_alone_while_others_run(jobs):
     add_empty_job(jobs, "* * * * * *")
     with sqlite3.connect(jobs.home / "jobs.sqlite") as connection:
@@ -171,6 +177,7 @@ def test_a_hostile_row_is_left_alone_while_others_run(jobs):
     assert jobs.call("list")["damaged"] == ["bad"]
 
 
+@pytest.mark.storm
 def test_a_job_that_is_removed_while_it_is_due_is_skipped_and_one_at_work_goes_on(jobs):
     job = jobs.write(num_steps=100)
     jobs.call("add", job, "--cron", YEARLY)
@@ -188,6 +195,7 @@ def test_a_job_that_is_removed_while_it_is_due_is_skipped_and_one_at_work_goes_o
     assert skipped.message == "the job was removed"
 
 
+@pytest.mark.storm
 def test_directories_with_spaces_quotes_and_other_letters_work(tmp_path, feed_dataset):
     jobs = Jobs(tmp_path / 'it\'s a "place" $(true) ünd', feed_dataset)
     try:

@@ -1,0 +1,109 @@
+"""Which run is in use: never worse than before, replaced in one step."""
+
+import json
+import os
+import threading
+
+import pytest
+
+from dask_rl.pipeline.jobs.promotion import current_run, initial_weights, promote, reason_to_keep
+from dask_rl.pipeline.runs.batch_config import BatchConfig
+from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.errors import RunStateError
+
+BETTER = BatchConfig(keep_if="better")
+
+
+@pytest.fixture
+def base(tmp_path):
+    """Two runs, of which the first is in use."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    promote(tmp_path / "first")
+    return tmp_path
+
+
+def evaluated(run, return_mean, environment="CartPole-v1"):
+    evaluation = {"environment": environment, "return_mean": return_mean}
+    (run / "result.json").write_text(json.dumps({"evaluation": evaluation}))
+    return evaluation
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (1.0, 2.0, None),
+        (1.0, 1.0, None),
+        (1.0, 0.5, "not promoted: return 0.5 after 1 of first"),
+        (1.0, None, "not promoted: return none after 1 of first"),
+        (None, 0.5, None),
+        (None, None, None),
+    ],
+)
+def test_only_a_policy_that_is_not_worse_is_promoted(base, before, after, reason):
+    evaluated(base / "first", before)
+    assert reason_to_keep(BETTER, evaluated(base / "second", after), base / "second") == reason
+    assert reason_to_keep(BatchConfig(), evaluated(base / "second", after), base / "second") is None
+
+
+def test_what_cannot_be_compared_is_promoted(base):
+    evaluation = evaluated(base / "second", 1.0)
+    evaluated(base / "first", 2.0, "Pendulum-v1")
+    assert reason_to_keep(BETTER, evaluation, base / "second") is None
+    (base / "first" / "result.json").write_text("[]")
+    assert reason_to_keep(BETTER, evaluation, base / "second") is None
+    (base / "first" / "result.json").unlink()
+    (base / "first").rmdir()  # by somebody who tidied up
+    assert current_run(base) is None
+    assert reason_to_keep(BETTER, evaluation, base / "second") is None
+
+
+def test_a_run_that_is_in_use_already_stays(base):
+    """Its process was killed after the promotion, and it is looked at again."""
+    evaluation = evaluated(base / "first", 1.0)
+    assert reason_to_keep(BETTER, evaluation, base / "first") is None
+
+
+def test_whoever_looks_sees_the_old_or_the_new_run(base):
+    """Never none: the link is replaced, not removed."""
+    seen, stop = set(), threading.Event()
+
+    def look():
+        while not stop.is_set():
+            seen.add(os.readlink(base / "current"))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(100):
+            promote(base / "second")
+            promote(base / "first")
+    finally:
+        stop.set()
+        thread.join()
+    assert seen <= {"first", "second"}
+    assert sorted(path.name for path in base.iterdir()) == ["current", "first", "second"]
+
+
+def test_current_may_be_moved_with_its_directory(base):
+    base.rename(base.with_name("elsewhere"))
+    assert current_run(base.with_name("elsewhere")) == base.with_name("elsewhere") / "first"
+    base.with_name("elsewhere").rename(base)
+
+
+def test_a_current_that_is_no_link_is_refused(base):
+    (base / "current").unlink()
+    (base / "current").mkdir()
+    with pytest.raises(RunStateError, match="current: got something that is no link"):
+        current_run(base)
+
+
+def test_a_run_begins_with_the_last_checkpoint_of_the_one_in_use(base):
+    previous = BatchConfig(initialize_from="previous")
+    assert initial_weights(previous, base) is None  # it has none
+    path = CheckpointStore(base / "first" / "checkpoints").save(3, {"x": 1}, {})
+    assert initial_weights(previous, base) == str(path)
+    assert initial_weights(BatchConfig(), base) is None
+    assert initial_weights(BatchConfig(initialize_from="some/run"), base) == "some/run"
+    (base / "current").unlink()
+    assert initial_weights(previous, base) is None
