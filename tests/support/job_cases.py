@@ -88,7 +88,7 @@ class Jobs:
             "algorithm": {"name": "bc", "hidden_sizes": [8]},
             "num_steps": 200,
             "batch_size": 16,
-            "checkpoint": {"every_steps": 20},
+            "checkpoint": {"every_steps": 100},
             "batch": {"retry_wait_seconds": 0.1, **(batch or {})},
             "run": f"runs/{name}",
             **settings,
