@@ -5,7 +5,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from distributed import Client
 
@@ -18,6 +18,7 @@ from dask_rl.storage.errors import ConfigError, RunStateError, explain
 from .background import start_in_background
 from .clusters.opened import open_cluster
 from .control import RunControl
+from .current_client import current_here
 from .dask_logger import DaskLogger
 from .environments import check_environment
 from .job import TrainJob, load_job
@@ -177,18 +178,16 @@ def _refuse_shared_workers(job: TrainJob, client: Client) -> None:
 def _connect(job: TrainJob, client: Client | None, in_background: bool, stop: StopRequest) -> Iterator[Client | None]:
     if client is not None:
         keep_interrupts_away(client)
-        with client.as_current():  # in this thread; Dask's actors belong to the current client
+        with current_here(client):
             yield client
         return
     config, needed = job.cluster.for_learners(job.learners), max(1, job.learners.num_learners)
     # A cluster on this machine has all its workers at once; an elastic group begins with those that others have.
     if job.learners.elastic and config.kind not in ("local", "cuda", "in_process"):
         config, needed = config.model_copy(update={"num_workers": config.num_workers or needed}), 1
-    with open_cluster(
-        config, num_workers=needed, set_as_default=not in_background, is_stopped=lambda: stop.requested
-    ) as own:
-        with contextlib.nullcontext() if own is None else own.as_current():
-            yield own
+    options: dict[str, Any] = {"set_as_default": not in_background, "is_stopped": lambda: stop.requested}
+    with open_cluster(config, num_workers=needed, **options) as own, current_here(own):
+        yield own
 
 
 def _make_group(job: TrainJob, data: TrainingData, client: Client | None) -> LearnerGroup:
