@@ -79,6 +79,12 @@ class Running:
 
     def _start(self, record: RunRecord) -> None:
         job = self._find_job(record.job)
+        if job is None and record.run is not None:
+            how = f"`dask-rl jobs exec … --time {iso(record.time)}` goes on"
+            self._end(
+                record, status="interrupted", message=f"its process died, and it is no job of this schedule: {how}"
+            )
+            return
         if job is None:
             self._end(record, status="skipped", message="the job was removed")
             return

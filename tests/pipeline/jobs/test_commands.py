@@ -233,3 +233,16 @@ def test_a_run_whose_process_dies_every_time_is_given_up(jobs):
     running.settle()
     assert jobs.history()[0].status == "failed"
     assert "again and again" in jobs.history()[0].message
+
+
+def test_a_run_of_no_job_of_the_schedule_is_not_taken_up(jobs):
+    """One that cron or another scheduler called `exec` for, and that was killed."""
+    base = jobs.base()
+    put(jobs, status="running", host=socket.gethostname(), pid=1, process_start=0.0, run=str(base / "x"))
+    home = JobsHome(jobs.home)
+    running = Running(home, History(home.database), lambda name: None)
+    running.settle()
+    running.start_due()
+    (record,) = jobs.history()
+    assert record.status == "interrupted"
+    assert "`dask-rl jobs exec … --time 2027-01-01T02:00:00Z` goes on" in record.message
