@@ -21,7 +21,7 @@ from dask_rl.pipeline.jobs.run_record import RunRecord
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.writer import DatasetWriter
 
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 240
 ENDED = ("complete", "failed", "timed_out", "interrupted", "skipped", "missed")
 
 

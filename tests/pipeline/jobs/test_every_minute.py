@@ -15,7 +15,7 @@ NUM_MINUTES = 6
 @pytest.mark.storm
 def test_six_minutes_with_a_killed_run_and_a_killed_server(jobs):
     """Every minute ran once; the killed run ends with the bits of the others; nothing is left."""
-    job = jobs.write(num_steps=3000, checkpoint={"every_steps": 100})
+    job = jobs.write(num_steps=2000)
     first = jobs.call("add", job, "--cron", "* * * * *", "--timezone", "UTC")["next"]
     server = jobs.serve()
     trained = {}
