@@ -187,8 +187,8 @@ def main() -> int:
     report.samples["rate with over rate without"] = ratio
     report.gates = [Gate("rate with page and metrics over the rate without", ratio, 0.98)]
     report.notes.append(
-        f"{NUM_CALLS} calls of {STEPS_PER_CALL} steps a case, each a row of metrics; driver and scheduler are one process, "
-        "whose CPU time is in percent of one core. The page's client runs on the same cores, at a low priority, and paints nothing."
+        f"{NUM_CALLS} calls of {STEPS_PER_CALL} steps a case, each a row of metrics. Driver and scheduler are one "
+        "process; its CPU time is in percent of one core. The page's client is on the same cores, and paints nothing."
     )
     return report.finish()
 
