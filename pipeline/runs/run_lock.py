@@ -1,5 +1,6 @@
 """One job at a time on a run directory."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -103,7 +104,8 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            self._write()
+            with contextlib.suppress(OSError):  # a full disk: the next beat may find room
+                self._write()
 
 
 def is_silent(path: Path) -> bool:
