@@ -17,7 +17,7 @@ def shipped_files() -> set[str]:
     files = {f"dask_rl/{name}" for name in ("__init__.py", "__main__.py", "py.typed")}
     for layer in LAYERS:
         for path in (ROOT / layer).rglob("*"):
-            if path.suffix in (".py", ".html"):
+            if path.suffix in (".py", ".html", ".jinja"):
                 files.add(f"dask_rl/{path.relative_to(ROOT)}")
     return files
 
@@ -40,6 +40,7 @@ def built(tmp_path_factory):
 def test_the_tree_is_worth_comparing_with():
     files = shipped_files()
     assert "dask_rl/pipeline/views/report.html" in files
+    assert "dask_rl/pipeline/jobs/render/templates/sbatch.jinja" in files
     for layer in LAYERS:
         assert sum(name.startswith(f"dask_rl/{layer}/") for name in files) > 10
 
