@@ -3,9 +3,10 @@
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from distributed.core import Status
 from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 
@@ -30,8 +31,9 @@ def start_kubernetes(config: ClusterConfig, num_workers: int, security: Security
     cluster_class = _cluster_class()
     spec = cluster_spec(config, f"dask-rl-{uuid.uuid4().hex[:10]}", num_workers)
     with silence_logging_cmgr(getattr(logging, config.log_level.upper())):
+        cluster = cluster_class.__new__(cluster_class)  # in two steps, to have it in hand where the second one fails
         try:
-            cluster = cluster_class(
+            cluster.__init__(
                 custom_cluster_spec=spec,
                 namespace=config.kubernetes.namespace,
                 resource_timeout=config.kubernetes.pods_timeout_seconds,
@@ -39,11 +41,13 @@ def start_kubernetes(config: ClusterConfig, num_workers: int, security: Security
                 quiet=True,
             )
         except Exception as error:  # of four libraries: kr8s, httpx, dask-kubernetes and distributed
+            with suppress(Exception):  # what it has made already
+                cluster.close(timeout=10)
+            cluster.status = Status.closed
+            cluster._loop_runner.stop()
             got = f"no cluster in Kubernetes ({type(error).__name__}: {first_line(error)})"
-            fix = "see that `kubectl get daskclusters` answers, then run the same command again"
-            raise DaskRLError(
-                explain("cluster.kind", got=got, allowed="Dask's operator to be there", fix=fix)
-            ) from None
+            fix = "see that `kubectl get daskclusters` answers, which Dask's operator provides, then run it again"
+            raise DaskRLError(explain("cluster.kind", got=got, fix=fix)) from None
         with cluster:
             yield cluster
 
