@@ -18,7 +18,16 @@ TOPIC = PLUGIN_NAME
 CONTROL_TOPIC = f"{TOPIC}-control"
 """Dask's topic of what runs are asked to do."""
 
-__all__ = ["CONTROL_TOPIC", "PLUGIN_NAME", "TOPIC", "LearnersPlugin", "dask_setup", "install", "install_dashboard"]
+__all__ = [
+    "CONTROL_TOPIC",
+    "PLUGIN_NAME",
+    "TOPIC",
+    "LearnersPlugin",
+    "dask_setup",
+    "install",
+    "install_dashboard",
+    "page_of",
+]
 
 
 def dask_setup(scheduler: Any) -> None:
@@ -51,8 +60,13 @@ def install_dashboard(client: Client) -> str:
                 fix="install dask-rl of this version where the scheduler runs",
             )
         ) from None
-    link = client.dashboard_link or ""
-    return link.removesuffix("status") + "learners" if link else ""
+    return page_of(client)
 
 
 install = install_dashboard
+
+
+def page_of(client: Client) -> str:
+    """Return the address of the learners page of a client's cluster; "" where the scheduler has no dashboard."""
+    link = client.dashboard_link or ""
+    return link.removesuffix("status") + "learners" if link else ""

@@ -12,10 +12,12 @@ from distributed import Client
 from dask_rl.learners.config import LearnerGroupConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.workers import WorkerPool
+from dask_rl.pipeline.dashboard import page_of
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import ConfigError, RunStateError, explain
 
 from .background import start_in_background
+from .clusters.config import JOINED_KINDS
 from .clusters.opened import open_cluster
 from .control import RunControl
 from .current_client import current_here
@@ -135,6 +137,8 @@ def _train(
             _refuse_overtaken(run, job, resolved)
             write_atomic(run.path / "resolved.yaml", resolved.to_yaml())
             write_atomic(run.job_file, job.to_yaml())
+            if client is None and connected is not None and resolved.cluster.kind not in JOINED_KINDS:
+                display.note(f"dashboard: {page_of(connected)}")
             return Training(run, log, resolved, data, group, connected, control).to_end(display)
 
 
