@@ -16,6 +16,7 @@ from dask_rl.learners.algorithms import registry
 from dask_rl.learners.config import LearnersConfig
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
+from dask_rl.pipeline.runs.train_result import load_result
 from dask_rl.pipeline.views.cli import run
 from dask_rl.storage.formats import registry as formats
 
@@ -52,17 +53,25 @@ def load(tmp_path, monkeypatch):
     return load_block
 
 
-def test_the_python_example_is_short_and_runs(tmp_path, monkeypatch, capsys):
+def test_the_python_example_is_short_and_runs_in_the_background_too(tmp_path, monkeypatch, capsys):
     example = blocks("README.md", "python")[0]
     assert len([line for line in example.splitlines() if line]) <= 10
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "README.md", "exec"), {})
+    names: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), names)
     collected, loss, evaluated = capsys.readouterr().out.splitlines()
     num_steps, data_return = collected.split()
     assert int(num_steps) == 2000
     assert float(data_return) < 0
     assert float(evaluated) < 0
     assert np.isfinite(float(loss))
+    exec(compile(blocks("README.md", "python")[4], "README.md", "exec"), names)
+    asked, last = capsys.readouterr().out.splitlines()
+    step, path, mean = asked.split()
+    assert Path(path).name == f"step-{int(step):012d}"
+    assert float(mean) < 0
+    assert last.startswith(loss)
+    assert last.endswith(load_result(RunDirectory("runs/pendulum")).weights_hash)
 
 
 def test_the_example_of_a_writer_writes(tmp_path, monkeypatch):
@@ -75,7 +84,7 @@ def test_the_example_of_a_writer_writes(tmp_path, monkeypatch):
 
 def test_the_analysis_and_the_batches_of_your_own_work(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    _, write, analyse, update = blocks("README.md", "python")
+    write, analyse, update = blocks("README.md", "python")[1:4]
     exec(compile("import dask_rl\n" + write + analyse + update, "README.md", "exec"), {})
     reward, loss = capsys.readouterr().out.splitlines()
     assert float(reward) == 1.0

@@ -14,11 +14,10 @@ _MAX_NOTES = 20
 
 def show_progress(link: RunLink) -> None:
     """Show how far a run is until it is over."""
-    noted = link.look().event
+    noted, is_over = link.look().event, False
     make = NotebookProgress if in_notebook() else make_progress
     with make(f"run {link.name}", link.num_steps, "steps") as display:
         while True:
-            is_over = link.wait_for_end(LOOK_EVERY_SECONDS)
             state = link.look()
             if state.event is not None and state.event != noted:
                 display.note(state.event)
@@ -27,6 +26,7 @@ def show_progress(link: RunLink) -> None:
             if is_over:
                 display.note(state.describe(link.num_steps))
                 return
+            is_over = link.wait_for_end(LOOK_EVERY_SECONDS)
 
 
 def in_notebook() -> bool:

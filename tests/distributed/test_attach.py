@@ -28,7 +28,12 @@ ENDLESS = 10**9
 @pytest.fixture
 def make_job(continuous_dataset, tmp_path):
     def make(name="run", num_learners=0, **settings):
-        learners = {"num_learners": num_learners, "compile": "off", "workers_timeout_seconds": 2}
+        learners = {
+            "num_learners": num_learners,
+            "compile": "off",
+            "num_threads_per_learner": 1,
+            "workers_timeout_seconds": 2,
+        }
         job = {
             "dataset": str(continuous_dataset),
             "algorithm": {"name": "bc", "hidden_sizes": [8]},
