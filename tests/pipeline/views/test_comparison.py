@@ -110,10 +110,13 @@ def test_runs_of_one_name_are_told_apart_and_other_data_are_marked(make_run, tmp
 
 
 def test_returns_of_different_environments_are_not_drawn_together(make_run, tmp_path):
-    _, shown = compare([make_run("a", 0.1), make_run("b", 0.1, environment="CartPole-v1")], tmp_path)
+    page, shown = compare([make_run("a", 0.1), make_run("b", 0.1, environment="CartPole-v1")], tmp_path)
     assert [text for text in shown.headings if "Evaluation" in text] == [
         *("Evaluation: CartPole-v1", "Evaluation: Pendulum-v1")
     ]
+    cart, pendulum = (part for part in page.split("<h3>") if part.startswith("Evaluation"))
+    assert ("<!-- a -->" in cart, "<!-- b -->" in cart) == (False, True)
+    assert ("<!-- a -->" in pendulum, "<!-- b -->" in pendulum) == (True, False)
 
 
 def test_names_are_shown_as_they_are_and_run_nothing(make_run, tmp_path):
