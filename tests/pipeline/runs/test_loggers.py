@@ -147,7 +147,9 @@ def test_loggers_that_fail_are_events_and_cost_no_row(run):
     assert "nonsense" in failed["mlflow"]
 
 
-def test_a_tracker_that_never_answers_holds_up_nothing_but_the_end_and_that_not_for_long(run):
+def test_a_tracker_that_never_answers_holds_up_nothing_but_the_end_and_that_not_for_long(run, monkeypatch):
+    for name, value in {"MAX_RETRIES": "1", "TIMEOUT": "2"}.items():  # by default it would go on for minutes
+        monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_{name}", value)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its queue for ever
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         job = make_job(run, {"name": "mlflow", "tracking_uri": uri, "timeout_seconds": 0.5})
