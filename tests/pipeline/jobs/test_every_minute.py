@@ -1,5 +1,7 @@
 """A job that is due every minute for six minutes, with all that befalls it; the short form is in test_server.py."""
 
+import faulthandler
+import sys
 from datetime import timedelta
 
 import psutil
@@ -10,11 +12,14 @@ from run_commands import has_checkpoint_beyond
 from dask_rl.pipeline.jobs.times import folder_name, iso, now
 
 NUM_MINUTES = 6
+LIMIT_SECONDS = 900
 
 
 @pytest.mark.storm
 def test_six_minutes_with_a_killed_run_and_a_killed_server(jobs):
     """Every minute ran once; the killed run ends with the bits of the others; nothing is left."""
+    # It takes longer than pytest's own limit, which this replaces.
+    faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True, file=sys.__stderr__)
     job = jobs.write(num_steps=2000)
     first = jobs.call("add", job, "--cron", "* * * * *", "--timezone", "UTC")["next"]
     server = jobs.serve()
