@@ -147,3 +147,4 @@ def add_to(scheduler: Any, plugin: Any) -> None:
     app.initialize(IOLoop.current())
     app.start()
     served.insert(0, app)
+    plugin.at_close(app.stop)

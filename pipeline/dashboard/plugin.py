@@ -3,7 +3,7 @@
 import importlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -32,6 +32,7 @@ class LearnersPlugin(SchedulerPlugin):
         self.live_runs = LiveRuns()
         self._scheduler: Any = None
         self._looking: PeriodicCallback | None = None
+        self._ends: list[Callable[[], None]] = []
         self.is_open = True
         """Whether its scheduler is."""
 
@@ -61,9 +62,15 @@ class LearnersPlugin(SchedulerPlugin):
             cause = " ".join(f"{type(error).__name__}: {error}".split())
             logger.warning("The dashboard has no %s of learners: %s (%s)", part, cause, versions)
 
+    def at_close(self, end: Callable[[], None]) -> None:
+        """Have something ended with the scheduler."""
+        self._ends.append(end)
+
     async def close(self) -> None:
         """Stop looking."""
         self.is_open = False
+        for end in self._ends:
+            end()
         if self._looking is not None:
             self._looking.stop()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 
 import psutil
@@ -51,7 +52,7 @@ def own_addresses() -> list[str]:
 
 @pytest.mark.parametrize("security", [None, "temporary"])
 def test_a_running_job_listens_on_loopback_only(continuous_dataset, tmp_path, security):
-    opened, seen = Opened(), {}
+    opened, seen, notes = Opened(), {}, []
 
     class Look(contextlib.AbstractContextManager):
         def __exit__(self, *error):
@@ -61,7 +62,7 @@ def test_a_running_job_listens_on_loopback_only(continuous_dataset, tmp_path, se
             seen.update(opened.now())
 
         def note(self, text):
-            pass
+            notes.append(text)
 
     job = {
         "dataset": str(continuous_dataset),
@@ -74,6 +75,7 @@ def test_a_running_job_listens_on_loopback_only(continuous_dataset, tmp_path, se
     }
     train(parse_job(yaml.safe_dump(job)), progress=lambda *_: Look())
     assert {address for sockets in seen.values() for address, _ in sockets} == {"127.0.0.1"}
+    assert re.fullmatch(r"dashboard: http://127\.0\.0\.1:\d+/learners", "\n".join(notes))
     # Of Dask: the scheduler, its dashboard and two nannies here; a worker and its dashboard there.
     assert len(seen.pop(os.getpid())) == 4
     # Of ours: one for gloo on each, and on rank 0 the store.

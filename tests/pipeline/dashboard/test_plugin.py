@@ -107,6 +107,16 @@ def test_it_leaves_the_pages_of_other_schedulers_alone(plain_client):
         assert fetch(address_of(other) + "learners")[0] == 404
 
 
+def test_it_ends_with_its_scheduler(plain_client):
+    install(plain_client)
+    scheduler = plain_client.cluster.scheduler
+    plugin, app = scheduler.plugins["dask-rl"], scheduler.http_application.applications[0]
+    jobs = [plugin._looking, app._stats_job, app._cleanup_job]
+    assert all(job.is_running() for job in jobs)
+    plain_client.cluster.close()
+    assert not any(job.is_running() for job in jobs)
+
+
 @pytest.fixture
 def start_scheduler(tmp_path):
     """Returns a function that starts `dask scheduler` in a process of its own and gives what its file says."""
