@@ -7,7 +7,7 @@ own and answers with a job's number, `scancel` ends it, `srun` runs its command 
 import os
 import signal
 import stat
-import sys
+import subprocess
 from pathlib import Path
 
 _SBATCH = r"""#!/bin/sh
@@ -63,6 +63,7 @@ class FakeSlurm:
         self.folder = folder
         self.commands = folder / "bin"
         self.commands.mkdir(parents=True)
+        self._again: list[subprocess.Popen[bytes]] = []
         for name, text in (("sbatch", _SBATCH), ("scancel", _SCANCEL), ("srun", _SRUN), ("scontrol", _SCONTROL)):
             file = self.commands / name
             file.write_text(text)
@@ -81,6 +82,15 @@ class FakeSlurm:
         """The jobs' processes."""
         return [int(file.read_text()) for file in self.folder.glob("*.pid")]
 
+    def preempt(self, number: int) -> None:
+        """Kill a job and start its script again, as SLURM does with one that is preempted and queued again."""
+        file = self.folder / f"{number}.pid"
+        os.killpg(int(file.read_text()), signal.SIGKILL)
+        with open(self.folder / f"{number}.log", "ab") as log:
+            command = ["bash", str(self.folder / f"{number}.sh")]
+            self._again.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+        file.write_text(str(self._again[-1].pid))
+
     def kill_all(self) -> None:
         """End what a test that failed has left."""
         for pid in self.pids():
@@ -88,6 +98,5 @@ class FakeSlurm:
                 os.killpg(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-
-
-PYTHON = sys.executable
+        for process in self._again:
+            process.wait(timeout=30)

@@ -53,8 +53,14 @@ def open_slurm(config: ClusterConfig, security: Security | None) -> Iterator[Any
     options = _options(config, security)
     with dask.config.set(cluster_settings(config.worker_ttl_seconds)):
         cluster = cluster_class(**options)
-    with cluster:
-        yield cluster
+    try:
+        with cluster:
+            yield cluster
+    finally:
+        for key in ("ca_file", "cert", "key"):  # temporary credentials, which would stay as long as the object
+            file = getattr(cluster, f"_job_{key}", None)
+            if file is not None:
+                file.close()
 
 
 async def _submit(cluster: Any, num_workers: int) -> None:
