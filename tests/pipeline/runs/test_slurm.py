@@ -16,6 +16,7 @@ from fake_slurm import FakeSlurm
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from run_commands import run_to_end, start_and_wait_for_checkpoint, write_job
 
 from dask_rl.learners.config import LearnersConfig
 from dask_rl.learners.own_cluster import cluster_settings
@@ -25,6 +26,7 @@ from dask_rl.pipeline.runs.clusters.environment import as_environment, settings_
 from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.clusters.slurm import open_slurm
 from dask_rl.pipeline.runs.job import parse_job
+from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.train import train
 from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError
 
@@ -226,6 +228,25 @@ def test_a_wait_in_the_queue_ends_when_it_is_told_to(slurm):
         pass
 
 
+def test_workers_of_other_hosts_are_given_the_credentials_and_leave_none_behind(slurm, tmp_path, monkeypatch):
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    with open_cluster(ClusterConfig(**SMALL, security="temporary")) as client:
+        assert client.scheduler.address.startswith("tls://")
+        assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+        files = list(place.iterdir())
+        assert len(files) == 3
+        assert {file.stat().st_mode & 0o077 for file in files} == {0}
+    assert list(place.iterdir()) == []
+    odd = tmp_path / "a b"
+    odd.mkdir()
+    monkeypatch.chdir(odd)
+    words = "working directory: got .* without quotes"
+    with pytest.raises(ConfigError, match=words), open_cluster(ClusterConfig(**SMALL, security="temporary")):
+        pass
+
+
 def test_a_job_trains_on_slurm_jobs_and_leaves_none(slurm, feed_dataset, tmp_path):
     job = {
         "dataset": str(feed_dataset),
@@ -242,3 +263,18 @@ def test_a_job_trains_on_slurm_jobs_and_leaves_none(slurm, feed_dataset, tmp_pat
     assert psutil.wait_procs(processes, timeout=30)[1] == []
     here = train(parse_job(yaml.safe_dump(job | {"run": str(tmp_path / "here"), "cluster": {"kind": "local"}})))
     assert there.weights_hash == here.weights_hash
+
+
+@pytest.mark.storm
+def test_a_worker_whose_job_is_preempted_comes_back_and_the_run_ends_with_the_same_bits(slurm, feed_dataset, tmp_path):
+    """The job's script begins again, as SLURM has it with --requeue; the run goes on as after any lost worker."""
+    learners = {"num_learners": 2, "compile": "off", "num_threads_per_learner": 1}
+    settings = {"learners": learners, "num_steps": 1500, "algorithm": {"name": "bc", "hidden_sizes": [8]}}
+    job = write_job(tmp_path, feed_dataset, 2, **settings, cluster=SMALL)
+    process = start_and_wait_for_checkpoint(job, 100)
+    slurm.preempt(2)
+    output, error = process.communicate(timeout=200)
+    assert process.returncode == 0, error
+    assert {"learner_lost", "rejoined"} <= {row["name"] for row in RunDirectory(tmp_path / "run").rows("event")}
+    alone = write_job(tmp_path / "alone", feed_dataset, 2, **settings)
+    assert json.loads(output)["weights_hash"] == run_to_end(alone)["weights_hash"]

@@ -10,7 +10,7 @@ import sys
 import pytest
 from fake_slurm import FakeSlurm
 from render_cases import PLACE, refusal, render, write_job
-from run_commands import has_checkpoint_beyond, wait_for
+from run_commands import has_checkpoint_beyond, run_to_end, wait_for
 
 from dask_rl.pipeline.runs.job import load_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
@@ -152,5 +152,5 @@ def test_signalled_before_its_end_it_is_queued_again_and_goes_on_to_the_same_bit
     assert code == 0, error
     assert len(list((directory / "runs").glob("2*"))) == 1
     assert {row["name"] for row in RunDirectory(run()).rows("event")} == {"resumed"}
-    alone = load_job(job, [f"run={tmp_path / 'alone'}"])
-    assert train(alone).weights_hash in (run() / "result.json").read_text()
+    alone = write_job(tmp_path / "alone", feed_dataset, **settings | {"run": str(tmp_path / "alone" / "run")})
+    assert run_to_end(alone)["weights_hash"] in (run() / "result.json").read_text()
