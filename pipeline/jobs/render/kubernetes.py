@@ -30,9 +30,10 @@ def render_kubernetes(request: RenderRequest) -> dict[str, str]:
     """
     config = request.job.cluster.for_learners(request.job.learners)
     name = object_name(request.unit)
-    has_operator = config.kind == "kubernetes" or (request.cron is None and request.job.learners.num_learners > 0)
+    has_learners = request.job.learners.num_learners > 0 and config.kind in ("local", "cuda", "kubernetes")
+    is_dask_job = request.cron is None and has_learners
+    has_operator = is_dask_job or config.kind == "kubernetes"
     _check(config, needs_memory=has_operator)
-    is_dask_job = request.cron is None and has_operator
     num_workers = config.num_workers or max(1, request.job.learners.num_learners)
     text = fill(
         "kubernetes.jinja",
@@ -60,6 +61,12 @@ def object_name(unit: str) -> str:
 
 
 def _check(config: ClusterConfig, *, needs_memory: bool) -> None:
+    if config.kind == "slurm":
+        fix = "take another kind, or `jobs render slurm`"
+        raise ConfigError(explain("cluster.kind", got="slurm", allowed="what pods can reach", fix=fix))
+    if needs_memory and config.security is not None:
+        allowed = "none: Dask's operator starts schedulers without TLS"
+        raise ConfigError(explain("cluster.security", got=config.security, allowed=allowed, fix="leave it out"))
     settings = config.kubernetes
     missing = {
         "kubernetes.image": (settings.image is None, "an image with dask-rl in it"),
@@ -84,7 +91,7 @@ def _driver(
         own += [f"--set=cluster.startup_timeout_seconds={seconds}"]
     file, home = f"{_JOB_FOLDER}/job.yaml", f"{folder}/.dask-rl"
     words = request.exec_words("--resume", *own, python="python", file=file, home=home)
-    is_alone = not is_dask_job and config.kind != "kubernetes"
+    is_alone = not is_dask_job and config.kind in ("in_process", "local", "cuda")
     container = {
         "name": "driver",
         "command": arguments(words),

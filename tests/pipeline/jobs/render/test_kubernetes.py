@@ -166,6 +166,25 @@ def test_without_learners_of_its_own_and_without_a_time_it_is_a_job(capsys, tmp_
     assert documents(capsys, job).keys() == {"ConfigMap", "NetworkPolicy", "Job"}
 
 
+def test_a_cluster_that_is_there_already_is_joined(capsys, tmp_path, feed_dataset):
+    there = {"cluster": {"kind": "address", "address": "tcp://scheduler.lab:8786", "kubernetes": POD}}
+    job = write_job(tmp_path / "place", feed_dataset, **TWO, **there)
+    found = documents(capsys, job)
+    assert found.keys() == {"ConfigMap", "NetworkPolicy", "Job"}
+    [driver] = found["Job"]["spec"]["template"]["spec"]["containers"]
+    assert driver["resources"]["requests"] == {"cpu": "1", "memory": str(2 * 2**30)}
+    assert not [word for word in driver["command"] if word.startswith("--set=cluster")]
+
+
+def test_what_pods_cannot_have_is_refused(capsys, tmp_path, feed_dataset):
+    job = write_job(tmp_path / "place", feed_dataset, **TWO, **cluster("slurm"))
+    assert "cluster.kind: got slurm" in refusal(capsys, "kubernetes", job)
+    job = write_job(tmp_path / "place", feed_dataset, **TWO, **cluster())
+    assert "cluster.security: got temporary" in refusal(
+        capsys, "kubernetes", job, "--set", "cluster.security=temporary"
+    )
+
+
 def test_what_pods_need_must_be_said(capsys, tmp_path, feed_dataset):
     job = write_job(tmp_path / "place", feed_dataset, **TWO)
     image, volume = (

@@ -49,6 +49,7 @@ def test_systemd_sees_what_is_wrong_with_a_unit(capsys, tmp_path, feed_dataset):
         file.unlink()
 
 
+@pytest.mark.storm
 def test_its_command_runs_the_job(capsys, tmp_path, feed_dataset):
     directory = tmp_path / PLACE
     job = write_job(directory, feed_dataset)
