@@ -59,6 +59,8 @@ def test_actors_of_one_worker_share_its_metric():
         publish(actor, worker)
         publish(make_actor(), worker)  # gone at once
     assert len(worker.metrics[METRIC](worker)) == 2
+    publish(actors[0], worker)
+    assert len(worker.metrics[METRIC]._entries) == 3  # none of those that are gone
 
 
 def test_the_last_error_is_one_line_of_bounded_length():

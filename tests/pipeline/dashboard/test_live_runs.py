@@ -168,9 +168,10 @@ def test_shares_are_those_of_the_last_minute():
         live_runs.see({"tcp://a": [learner(0, **spent)]}, float(second))
     shares = snapshot_of(live_runs, 200.0)["groups"][0]["learners"][0]["shares"]
     assert shares == {"data_wait_seconds": 0.5, "compute_seconds": 0.0, "collective_seconds": 0.0}
-    live_runs.see({"tcp://a": [learner(0, compute_seconds=1.0)]}, 201.0)  # another learner in that process
-    shares = snapshot_of(live_runs, 201.0)["groups"][0]["learners"][0]["shares"]
-    assert set(shares.values()) == {0.0}
+    for second, seconds in ((201.0, 1.0), (205.0, 3.0)):  # another learner in that process, whose sums begin anew
+        live_runs.see({"tcp://a": [learner(0, compute_seconds=seconds)]}, second)
+    shares = snapshot_of(live_runs, 205.0)["groups"][0]["learners"][0]["shares"]
+    assert shares == {"data_wait_seconds": 0.0, "compute_seconds": 0.5, "collective_seconds": 0.0}
 
 
 def test_groups_and_learners_are_bounded():
