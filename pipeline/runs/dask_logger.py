@@ -20,7 +20,7 @@ from .control import ACTIONS, Answer, RunControl, RunState
 from .job import TrainJob
 from .run_directory import RunDirectory
 from .run_log import Row
-from .topics import listen
+from .topics import confirm, listen
 
 ALIVE_EVERY_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
@@ -33,6 +33,7 @@ _LOST = (
     OSError,
     RuntimeError,
     ValueError,
+    AttributeError,  # of one that is being closed
     ClosedClientError,
     asyncio.CancelledError,
     concurrent.futures.CancelledError,
@@ -104,6 +105,8 @@ class DaskLogger:
             self._put(make)
 
     def _send_all(self) -> None:
+        with contextlib.suppress(*_LOST):  # before anybody hears of the run, and asks it for something
+            confirm(self._client, CONTROL_TOPIC, ALIVE_EVERY_SECONDS)
         while True:
             try:
                 make = self._outbox.get(timeout=ALIVE_EVERY_SECONDS)

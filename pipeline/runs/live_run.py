@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from dask_rl.learners.batch import ModuleID
 from dask_rl.learners.policy import Policy
-from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, explain
+from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, RunStateError, explain
 from dask_rl.storage.html import html_table
 
 from .config_errors import validate
@@ -107,10 +107,15 @@ class LiveRun:
         The same job resumes it, to the same bits. A `dask-rl train` process ends with 3.
 
         Raises:
+            RunStateError: its process is lost.
             WaitTimeoutError: it is not over in time; it stops when it comes to that.
         """
         if not self._link.look().is_over:
-            ask(self._link, "stop", timeout_seconds)
+            try:
+                ask(self._link, "stop", timeout_seconds)
+            except RunStateError:
+                if self.status == "lost":
+                    raise
         return self.wait(timeout_seconds)
 
     def wait(self, timeout_seconds: float | None = None) -> Status:

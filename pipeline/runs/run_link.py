@@ -18,6 +18,8 @@ from .run_log import Row
 from .train_result import TrainResult
 
 LOOK_EVERY_SECONDS = 0.5
+LAST_WORDS_SECONDS = 3.0
+"""How long an answer may come after the news that the run is over."""
 
 
 class RunLink(Protocol):
@@ -63,13 +65,15 @@ def ask(link: RunLink, action: str, timeout_seconds: float) -> Any:
         WaitTimeoutError: no answer in time.
     """
     with left_alone(link, f"the answer to {action}()"):
-        answer, deadline = link.ask(action), time.monotonic() + timeout_seconds
+        answer, deadline, silent_since = link.ask(action), time.monotonic() + timeout_seconds, None
         while True:
             left = max(0.0, deadline - time.monotonic())
             if concurrent.futures.wait([answer], min(left, LOOK_EVERY_SECONDS)).done:
                 return answer.result()
-            if link.look().status == "lost":
-                got = f"{action}, and the run's process is {link.look().describe(link.num_steps)}"
+            state = link.look()
+            silent_since = (silent_since or time.monotonic()) if state.is_over else None
+            if silent_since is not None and time.monotonic() - silent_since > LAST_WORDS_SECONDS:
+                got = f"no answer to {action}, and it is {state.describe(link.num_steps)}"
                 raise RunStateError(explain(f"run {link.name}", got=got, fix="train the same job again: it goes on"))
             if not left:
                 what, fix = f"{action} of run", "raise timeout_seconds; it will still do so when it comes to that"

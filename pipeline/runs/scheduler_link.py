@@ -13,13 +13,15 @@ from distributed import Client
 
 from dask_rl.learners.workers import ask_scheduler
 from dask_rl.pipeline.dashboard import TOPIC, install
-from dask_rl.storage.errors import RunStateError, explain
+from dask_rl.storage.errors import RunStateError, WaitTimeoutError, explain
 
 from .control import Answer, RunState, Status
 from .learning_curve import losses_of
 from .scheduler_questions import num_unknown, publish, rows_of, summaries
-from .topics import listen
+from .topics import confirm, listen
 
+ANSWER_SECONDS = 30.0
+"""Bound on the wait for the scheduler to tell what it is told."""
 DESCRIBE_SECONDS = 5.0
 """Bound on the wait for runs that began before the scheduler had the plugin."""
 _LOOK_EVERY_SECONDS = 0.1
@@ -67,6 +69,7 @@ class SchedulerLink:
 
     Raises:
         ConfigError: the scheduler has no dask-rl, or another version.
+        WaitTimeoutError: it does not tell what it is told.
     """
 
     def __init__(self, client: Client) -> None:
@@ -75,6 +78,9 @@ class SchedulerLink:
         self._news = threading.Condition()
         install(client)
         self._end_listening = listen(client, TOPIC, self._hear)
+        if not confirm(client, TOPIC, ANSWER_SECONDS):
+            got, fix = f"no message of topic {TOPIC} in {ANSWER_SECONDS:g} s", "look at its load, then attach again"
+            raise WaitTimeoutError(explain(f"scheduler at {client.scheduler.address}", got=got, fix=fix))
         self._await_descriptions()
 
     def close(self) -> None:

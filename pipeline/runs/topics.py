@@ -1,7 +1,9 @@
 """Several listeners to one topic of one client, where Dask knows only the last."""
 
 import logging
+import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +12,7 @@ from typing import Any
 from distributed import Client
 from distributed.client import ClosedClientError
 
+_ECHO_SECONDS = 0.02
 _logger = logging.getLogger(__name__)
 
 Listener = Callable[[dict[str, Any]], None]
@@ -38,6 +41,22 @@ def listen(client: Client, topic: str, listener: Listener) -> Callable[[], None]
                     client.unsubscribe_topic(topic)
 
     return end
+
+
+def confirm(client: Client, topic: str, seconds: float) -> bool:
+    """Wait until messages of a topic do arrive; return whether they did in time. Not for the client's event loop.
+
+    A subscription travels by another connection than requests do, so that it may come after what they bring about.
+    """
+    heard, word, deadline = threading.Event(), secrets.token_hex(8), time.monotonic() + seconds
+    end = listen(client, topic, lambda message: heard.set() if message.get("echo") == word else None)
+    try:
+        while not heard.wait(_ECHO_SECONDS) and time.monotonic() < deadline:
+            message = {"kind": "echo", "echo": word}
+            client.sync(client.scheduler.log_event, topic=topic, msg=message, callback_timeout=seconds)
+    finally:
+        end()
+    return heard.is_set()
 
 
 class _Fan:

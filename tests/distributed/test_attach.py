@@ -148,7 +148,7 @@ def test_waits_for_a_run_of_another_process_are_bounded(start, cluster_client):
     with pytest.raises(WaitTimeoutError, match=r"end of run run: got none in 0\.1 s; it is paused at step"):
         run.wait(0.1)
     run._link._run_id = "another"
-    with pytest.raises(RunStateError, match="got pause, and the run's process is lost"):
+    with pytest.raises(RunStateError, match="got no answer to pause, and it is lost at step 0"):
         run.pause(SECONDS)
 
 
