@@ -10,6 +10,7 @@ from typing import Any
 from dask_rl.pipeline.dashboard import CONTROL_TOPIC, PLUGIN_NAME, TOPIC
 
 _SILENT_SECONDS = 15.0
+_OF_RUNS = ("begin", "row", "status", "alive")
 
 
 def summaries(dask_scheduler: Any) -> str:
@@ -32,6 +33,6 @@ def num_unknown(dask_scheduler: Any) -> int:
     """Count the runs that said something lately and are not known."""
     since, said = time.time() - _SILENT_SECONDS, set()
     for said_at, message in dask_scheduler.get_events(TOPIC):
-        if said_at >= since and isinstance(message, dict) and message.get("kind") != "answer":
+        if said_at >= since and isinstance(message, dict) and message.get("kind") in _OF_RUNS:
             said.add(str(message.get("run_id")))
     return len(said - set(dask_scheduler.plugins[PLUGIN_NAME].live_runs.runs))
