@@ -12,8 +12,10 @@ from pathlib import Path
 
 _SBATCH = r"""#!/bin/sh
 # Usage: sbatch FILE
-number=$(($(cat "$SLURM_FAKE/last" 2>/dev/null || echo 0) + 1))
-echo "$number" > "$SLURM_FAKE/last"
+number=1
+until mkdir "$SLURM_FAKE/job-$number" 2> /dev/null; do # several may be submitted at once
+    number=$((number + 1))
+done
 cp "$1" "$SLURM_FAKE/$number.sh"
 if grep -q -- '--partition=closed\|-p closed' "$1"; then
     echo "sbatch: error: invalid partition specified: closed" >&2
