@@ -26,8 +26,9 @@ Home = Annotated[
 Time = Annotated[
     str | None, typer.Option("--time", help="When the run was due, as the history shows it; default: the last.")
 ]
-_TABLE_COLUMNS = ("job", "time", "status", "exit_code", "attempts", "return", "promoted", "message")
+_TABLE_COLUMNS = ("job", "time", "status", "exit_code", "attempts", "dataset", "return", "promoted", "message")
 _MAX_MESSAGE = 80
+_HASH_LETTERS = 8
 
 
 @command(jobs, "add")
@@ -263,6 +264,8 @@ def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(row: dict[str, Any], column: str) -> str:
+    if column == "dataset":
+        return " ".join(content_hash[:_HASH_LETTERS] for content_hash in row["datasets"].values())
     value = (row["evaluation"] or {}).get("return_mean") if column == "return" else row[column]
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -70,11 +70,21 @@ def test_the_text_of_commands_says_what_to_do_next(jobs, call):
     assert text.endswith("no server is running: start `dask-rl jobs serve`\n")
     assert "never ran" in call("list", text=True)
     assert call("history", text=True) == "nothing ran yet\n"
-    put(jobs, message="x" * 500, evaluation={"return_mean": -1.5})
+    put(jobs, message="x" * 500, evaluation={"return_mean": -1.5}, datasets={"d.zarr": "0123456789abcdef"})
     head, row = call("history", text=True).splitlines()
-    assert head.split() == ["job", "time", "status", "exit_code", "attempts", "return", "promoted", "message"]
+    assert head.split() == [
+        "job",
+        "time",
+        "status",
+        "exit_code",
+        "attempts",
+        "dataset",
+        "return",
+        "promoted",
+        "message",
+    ]
     assert row.endswith(f"{'x' * 80}…")
-    assert "-1.5" in row
+    assert " 01234567  -1.5 " in row
     assert "2027-01-01T02:00:00Z, failed" in call("show", "nightly", text=True)
 
 
@@ -144,7 +154,7 @@ def test_without_the_extra_one_line_says_what_to_install(jobs, tmp_path):
         "import sys; sys.modules['apscheduler'] = None; from dask_rl.pipeline.views.cli import run;"
         f"sys.exit(run(['jobs', *sys.argv[1:], '--home', {str(tmp_path / 'home')!r}]))"
     )
-    for command in (["list"], ["serve"], ["add", str(jobs.write()), "--cron", "0 2 * * *"], ["pause", "x"]):
+    for command in (["serve"], ["add", str(jobs.write()), "--cron", "0 2 * * *"]):
         done = subprocess.run(
             [sys.executable, "-c", code, *command], capture_output=True, text=True, check=False, timeout=120
         )
@@ -158,9 +168,15 @@ def test_without_the_extra_one_line_says_what_to_install(jobs, tmp_path):
 def test_the_history_of_a_job_is_bounded(jobs):
     history = History(JobsHome(jobs.home).create().database)
     first = parse_time("2027-01-01")
-    for number in range(MAX_ROWS_PER_JOB + 5):
-        history.put(RunRecord(job="nightly", time=first + timedelta(seconds=number), status="skipped"))
+    records = [
+        RunRecord(job="nightly", time=first + timedelta(seconds=number), status="skipped")
+        for number in range(MAX_ROWS_PER_JOB + 5)
+    ]
     history.put(RunRecord(job="other", time=first, status="skipped"))
+    with sqlite3.connect(jobs.home / "jobs.sqlite") as connection:
+        rows = [(record.job, iso(record.time), record.status, record.model_dump_json()) for record in records]
+        connection.executemany("INSERT INTO runs VALUES (?, ?, ?, ?)", rows)
+    history.put(records[-1])
     records = history.latest("nightly")
     assert len(records) == MAX_ROWS_PER_JOB
     assert records[-1].time == first + timedelta(seconds=5)

@@ -109,6 +109,7 @@ def test_a_policy_that_is_worse_is_not_promoted(jobs, run, tmp_path):
     assert second.message.endswith("after 1e+09 of 2027-01-01T02-00-00Z")
 
 
+@pytest.mark.storm
 def test_a_run_that_fails_is_tried_again_with_longer_waits_then_given_up(jobs, run, tmp_path):
     told = tmp_path / "told"
     code = f"import os; open({str(told)!r}, 'a').write(os.environ['DASK_RL_STATUS'] + os.environ['DASK_RL_ATTEMPTS'])"

@@ -85,6 +85,7 @@ def test_a_second_server_is_refused_and_names_the_first(jobs):
     assert jobs.call("list")["server_pid"] is None
 
 
+@pytest.mark.storm
 def test_times_that_passed_without_a_server_are_made_up_for_once(jobs):
     """As after a clock that jumped forward: one run stands for all the due times."""
     add_empty_job(jobs, YEARLY)
