@@ -10,10 +10,12 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .activity import COMPUTING, IN_COLLECTIVE, IN_HOOK, OPENING_DATA, WAITING_FOR_DATA, Activity
-from .health import HealthReport
+
+if TYPE_CHECKING:
+    from .health import HealthReport  # brings torch, which a scheduler that reads METRIC need not have
 
 METRIC = "dask-rl"
 """The name under which the rows stand among the worker's metrics."""
@@ -46,7 +48,7 @@ class PublishedActor(Protocol):
         """Of its learner; None before it is built."""
         ...
 
-    def get_health(self) -> HealthReport:
+    def get_health(self) -> "HealthReport":
         """Return how it does."""
         ...
 

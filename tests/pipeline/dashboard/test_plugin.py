@@ -242,6 +242,11 @@ def test_prometheus_forgets_a_scheduler_that_was_closed(plain_client):
         assert not any(("run_id", "gone") in labels for labels in samples(address_of(other), "dask_rl_run_step"))
 
 
+def test_a_scheduler_needs_no_torch_for_it():
+    code = "import sys; from dask_rl.pipeline.dashboard import page, prometheus; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_a_plugin_travels_as_a_new_one():
     plugin = LearnersPlugin()
     plugin.live_runs.hear(begin(), 0.0)
