@@ -1,15 +1,21 @@
 """What `exec --resume` goes on with."""
 
 import os
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
 import yaml
+from render_cases import write_job
+from run_commands import has_checkpoint_beyond, wait_for
 
 from dask_rl.pipeline.jobs.batch_job import load_batch_job
 from dask_rl.pipeline.jobs.left_over import newest_unfinished
 from dask_rl.pipeline.jobs.run_record import RunRecord, save_record
 from dask_rl.pipeline.jobs.times import folder_name
+from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.storage.errors import ConfigError, RunStateError
 
 FIRST, SECOND = datetime(2026, 11, 9, 2, tzinfo=UTC), datetime(2026, 11, 10, 2, tzinfo=UTC)
@@ -59,3 +65,24 @@ def test_a_damaged_record_is_named_and_a_job_that_is_none_has_no_runs(job, tmp_p
     with pytest.raises(RunStateError, match=r"batch\.json"):
         newest_unfinished(job)
     assert newest_unfinished(tmp_path / "missing.yaml") is None
+
+
+@pytest.mark.storm
+def test_exec_that_was_stopped_goes_on_with_the_same_run(tmp_path, feed_dataset):
+    settings = {"num_steps": 100_000, "batch_size": 16, "checkpoint": {"every_steps": 50}}
+    job = write_job(tmp_path / "place", feed_dataset, **settings)
+    command = [sys.executable, "-m", "dask_rl", "jobs", "exec", str(job), "--name=small", "--resume", "--quiet"]
+    runs = job.parent / "runs"
+    for number in range(2):
+        process = subprocess.Popen(command, cwd=job.parent, stdout=subprocess.DEVNULL)
+
+        def is_ahead(number=number, process=process):
+            events = [row for run in runs.glob("2*") for row in RunDirectory(run).rows("event")]
+            saved = any(has_checkpoint_beyond(run, 50) for run in runs.glob("2*"))
+            return process.poll() is not None or (saved and len(events) == number)
+
+        wait_for(is_ahead, "a checkpoint, and the second time that it resumed")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 3
+    [run] = runs.glob("2*")
+    assert [row["name"] for row in RunDirectory(run).rows("event")] == ["resumed"]
