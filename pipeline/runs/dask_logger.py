@@ -23,6 +23,8 @@ from .run_log import Row
 from .topics import confirm, listen
 
 ALIVE_EVERY_SECONDS = 5.0
+INTRODUCTION_SECONDS = 5.0
+"""Bound on the wait for the first message to go out."""
 CLOSE_SECONDS = 5.0
 """Bound on the wait for the last messages to go out."""
 EVERY_RUN = "*"
@@ -46,7 +48,8 @@ Message = dict[str, Any]
 class DaskLogger:
     """A RunLogger whose messages go to the topic `dask-rl` of the scheduler.
 
-    They are sent by a thread of its own, in order: training never waits for the scheduler, and does not fail with it.
+    They are sent by a thread of its own, in order: but for the first, training never waits for the scheduler, and it
+    does not fail with it.
 
     Args:
         client: of the scheduler.
@@ -66,6 +69,7 @@ class DaskLogger:
         """Those that were sent; only the sender knows them."""
         self._outbox: queue.Queue[Callable[[], Message] | None] = queue.Queue(MAX_MESSAGES_AHEAD)
         self._sender = threading.Thread(target=self._send_all, name=f"dask-rl topic of {run.name}", daemon=True)
+        self._introduced = threading.Event()
         self._end_listening: Callable[[], None] | None = None
         control.on_change(lambda state: self._try_to_put(lambda: self._status(state)))
 
@@ -76,6 +80,7 @@ class DaskLogger:
             self._sender.start()
         known = list(rows)
         self._put(lambda: self._begin(known))
+        self._introduced.wait(INTRODUCTION_SECONDS)  # whoever sees it train can also find it
 
     def log(self, row: Row) -> None:
         """Tell one row more."""
@@ -106,7 +111,7 @@ class DaskLogger:
 
     def _send_all(self) -> None:
         with contextlib.suppress(*_LOST):  # before anybody hears of the run, and asks it for something
-            confirm(self._client, CONTROL_TOPIC, ALIVE_EVERY_SECONDS)
+            confirm(self._client, CONTROL_TOPIC, INTRODUCTION_SECONDS / 2)
         while True:
             try:
                 make = self._outbox.get(timeout=ALIVE_EVERY_SECONDS)
@@ -119,6 +124,8 @@ class DaskLogger:
             except _LOST:
                 if self._client.status == "closed":
                     return
+            finally:
+                self._introduced.set()
 
     def _begin(self, rows: list[Row] | None = None) -> Message:
         if rows is not None:
