@@ -230,6 +230,17 @@ def test_prometheus_gets_runs_and_learners(plain_client):
     assert all(("state", "updating") in place for place in samples(address, "dask_rl_learner_state", "r1", "g1"))
 
 
+def test_without_prometheus_client_there_is_no_metric_and_no_warning(plain_client, monkeypatch, caplog):
+    monkeypatch.setattr("dask_rl.pipeline.dashboard.plugin.find_spec", lambda name: None)
+    with caplog.at_level(logging.WARNING):
+        install(plain_client)
+    plain_client.log_event(TOPIC, begin("unmeasured"))
+    address = address_of(plain_client)
+    wait_until(lambda: fetch_json(address + "learners.json")["runs"], "the run")
+    assert not any(("run_id", "unmeasured") in labels for labels in samples(address, "dask_rl_run_step"))
+    assert [each for each in caplog.records if each.name == "dask_rl.dashboard"] == []
+
+
 def test_prometheus_forgets_a_scheduler_that_was_closed(plain_client):
     install(plain_client)
     plain_client.log_event(TOPIC, begin("gone"))
