@@ -58,3 +58,28 @@ def test_unbounded_means_are_clipped_to_one_sided_bounds():
     module.set_state({"policy.network.layers.2.bias": np.array([-50.0, 50.0])})
     policy = Policy(spec, learner.config.algorithm, module.get_state())
     assert policy(np.zeros((1, 3))).tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+def test_one_observation_is_acted_on_as_in_a_batch(kind):
+    _, policy = make_policy(kind)
+    observations = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    for observation, action in zip(observations, policy(observations), strict=True):
+        assert policy.action_space.contains(policy(observation))
+        npt.assert_allclose(policy(observation), action, rtol=1e-6)
+
+
+def test_it_shows_what_it_is():
+    _, policy = make_policy("discrete")
+    assert repr(policy).startswith("Policy(algorithm=iql, observations=Box(")
+    html = policy._repr_html_()
+    assert "<caption>policy</caption>" in html
+    assert f"<td>{sum(p.numel() for p in policy._module.parameters())}</td>" in html
+
+
+def test_building_one_takes_none_of_torchs_random_numbers():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    make_policy("continuous")
+    assert torch.equal(torch.rand(2), expected)
