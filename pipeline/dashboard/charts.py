@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d, Title
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool, NumeralTickFormatter, Range1d, Title
 from bokeh.models.widgets import Div
 from bokeh.plotting import figure
 
@@ -42,6 +42,7 @@ class Chart:
             axis.axis_label_text_color = axis.major_label_text_color = "#1a1a1a"
         if x == STEPS:
             self.figure.xaxis.ticker.min_interval = 1
+            self.figure.xaxis.formatter = NumeralTickFormatter(format="0,0")
         said = f"<h2>{title}</h2><p class=empty>{empty}</p>"
         self._empty = Div(text=said, visible=False, sizing_mode="stretch_width", stylesheets=[STYLE])
         self.parts = self.figure, self._empty
@@ -94,7 +95,7 @@ class ShareChart(Chart):
         columns: Columns = {name: [] for name in ("learner", *names)}
         self._learners = FactorRange()
         ranges: dict[str, Any] = {"x_range": self._learners, "y_range": Range1d(0, 100)}
-        super().__init__(title, "", "share of time (%)", empty, columns, **ranges, **options)
+        super().__init__(title, "rank of the learner", "share of time (%)", empty, columns, **ranges, **options)
         labels = [*_PARTS.values(), _OTHER]
         style: dict[str, Any] = {
             "x": "learner",

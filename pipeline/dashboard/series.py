@@ -70,7 +70,7 @@ def shares(run: RunRecord | None, group: GroupRecord | None) -> Columns:
     if len(learners) > MAX_BARS:
         learners = sorted(learners, key=lambda each: -each.shares["data_wait_seconds"])[:MAX_BARS]
     found = {each.rank: each.shares for each in sorted(learners, key=lambda each: each.rank)}
-    named = {f"learner {rank}" if len(found) <= MAX_LINES else str(rank): parts for rank, parts in found.items()}
+    named = {str(rank): parts for rank, parts in found.items()}
     if not named and run is not None and run.latest:
         seconds = {part: max(0.0, number(run.latest.get(part)) or 0.0) for part in PARTS}
         total = sum(seconds.values()) or 1.0

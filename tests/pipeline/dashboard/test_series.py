@@ -98,7 +98,7 @@ def test_shares_add_up_to_all_of_the_time():
         spent = {"data_wait_seconds": 0.1 * second, "compute_seconds": 0.5 * second}
         live_runs.see({f"tcp://{rank}": [learner(rank, **spent)] for rank in range(2)}, float(second))
     drawn = shares(None, live_runs.groups["g1"])
-    assert drawn["learner"] == ["learner 0", "learner 1"]
+    assert drawn["learner"] == ["0", "1"]
     assert drawn["data_wait_seconds"] == pytest.approx([10.0, 10.0])
     assert drawn["compute_seconds"] == pytest.approx([50.0, 50.0])
     assert drawn["other"] == pytest.approx([40.0, 40.0])
