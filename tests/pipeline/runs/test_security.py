@@ -215,7 +215,7 @@ def test_temporary_credentials_without_cryptography_say_what_to_install(monkeypa
         ),
         (
             {"kind": "address", "address": "tls://10.0.0.1:8786", "security": "temporary"},
-            ["cluster: got .*security=temporary is for kinds local and cuda; kind address needs the files"],
+            ["cluster: got .*security=temporary is for kinds local, cuda and slurm; kind address needs the files"],
         ),
         ({"kind": "in_process", "security": "temporary"}, ["cluster: got .*kind in_process has none"]),
     ],
