@@ -1,5 +1,9 @@
 """A Dask cluster of our own on this machine, set up for learners."""
 
+import asyncio
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,8 +12,12 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from dask_rl.storage.errors import WaitTimeoutError, explain
+
 from .config import LearnersConfig
 
+CLOSE_SECONDS, KILL_SECONDS = 60.0, 30.0
+"""The time that a cluster is given to close, and then once more after its workers' processes were killed."""
 WORKER_TTL_SECONDS = 60.0
 """A worker that is silent for so long is given up for dead and replaced."""
 DASHBOARD = "dask_rl.pipeline.dashboard"
@@ -54,10 +62,26 @@ class KeepsPlaces:
 
     Some seconds after the death of a worker Dask looks whether one of that name is there, and closes its nanny where
     none is: also where the replacement died meanwhile, and its own is only just starting. It stumbles, and fails when
-    it is closed, over the end of a worker of whose start it had not heard.
+    it is closed, over the end of a worker of whose start it had not heard. And it waits without a limit for workers to
+    end.
     """
 
     scheduler_info: dict[str, Any]
+    workers: dict[Any, Any]
+
+    async def _close(self) -> None:
+        """Close; processes that do not end in time are killed."""
+        closing = asyncio.ensure_future(super()._close())  # type: ignore[misc]
+        for seconds in (CLOSE_SECONDS, KILL_SECONDS):
+            done, _ = await asyncio.wait([closing], timeout=seconds)
+            if done:
+                return await closing
+            for pid in [pid for worker in self.workers.values() if (pid := getattr(worker, "pid", None))]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        closing.cancel()
+        got, fix = f"no end in {CLOSE_SECONDS + KILL_SECONDS:g} s", "end this process and its children"
+        raise WaitTimeoutError(explain("closing the Dask cluster", got=got, fix=fix))
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
         if op == "remove":

@@ -1,5 +1,6 @@
 """Clusters that we start and clusters that we join, with real processes, signals and sockets."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from worker_code import Counter
 
+from dask_rl.learners import own_cluster
 from dask_rl.learners.own_cluster import KeepLearners
 from dask_rl.pipeline.runs.clusters.config import ClusterConfig
 from dask_rl.pipeline.runs.clusters.opened import open_cluster, open_workers
@@ -213,3 +215,19 @@ def test_dask_closes_no_nanny_whose_worker_is_only_just_starting():
         client.wait_for_workers(1, timeout=60)
         assert len(client.cluster.workers) == 1
         assert list(client.run(os.getpid, on_error="ignore").values()) != [pid]
+
+
+def test_a_worker_whose_end_dask_would_wait_for_for_ever_is_killed(monkeypatch):
+    monkeypatch.setattr(own_cluster, "CLOSE_SECONDS", 1.0)
+    with open_cluster(ClusterConfig(), num_workers=1) as client:
+        [pid] = client.run(os.getpid).values()
+        [nanny] = client.cluster.workers.values()
+        close = nanny.close
+
+        async def close_when_it_has_ended(**options):
+            while psutil.pid_exists(pid):
+                await asyncio.sleep(0.05)
+            return await close(**options)
+
+        nanny.close = close_when_it_has_ended
+    assert not psutil.pid_exists(pid)
