@@ -1,19 +1,30 @@
 """Networks that are built at the same time get the weights that they would get alone."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from group_cases import SPEC, flat, group_config
 
 from dask_rl.learners.group import LearnerGroup
 
 
 def weights(seed):
-    config = group_config(0, seed=seed)
+    config = group_config(0, {"name": "iql", "hidden_sizes": [16] * 8}, seed=seed)
     with LearnerGroup(config, module_spec=SPEC) as group:
         return flat(group.get_weights())
 
 
-def test_initial_weights_follow_from_the_seed_alone_also_in_threads():
+@pytest.fixture
+def eager_threads():
+    """Threads that take turns all the time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_initial_weights_follow_from_the_seed_alone_also_in_threads(eager_threads):
     seeds = [number % 4 for number in range(24)]
     alone = {seed: weights(seed) for seed in set(seeds)}
     assert len({part.tobytes() for part in alone.values()}) == 4
