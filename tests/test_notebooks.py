@@ -80,7 +80,7 @@ def test_the_algorithm_is_that_of_the_guide():
     assert block[0].rstrip() in written
 
 
-@pytest.mark.slow
+@pytest.mark.notebook
 @all_notebooks
 def test_it_runs(path, kernel, tmp_path):
     notebook = nbformat.read(path, as_version=4)
