@@ -25,6 +25,10 @@ settings.register_profile(
 settings.register_profile("explore", settings.get_profile("dask-rl"), derandomize=False, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dask-rl"))
 
+# Shells have what they start in the background ignore it, and so would all processes of the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # A test that hangs shows its stacks on `kill -USR1`; pytest's own faulthandler_timeout ends it.
 if sys.__stderr__ is not None:
     faulthandler.register(signal.SIGUSR1, file=sys.__stderr__, all_threads=True)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 
 import gymnasium
@@ -211,29 +212,33 @@ if __name__ == "__main__":
 """
 
 
-def run_script(tmp_path, make_job, last, **settings):
-    (tmp_path / "job.yaml").write_text(make_job(num_steps=ENDLESS, evaluation=None, **settings).to_yaml())
-    (tmp_path / "script.py").write_text(SCRIPT.format(last=last))
-    process = subprocess.Popen(
-        [sys.executable, "script.py", "job.yaml"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    said = [process.stdout.readline() for _ in range(2)]
-    assert said == ["no client\n", "waiting\n"], process.communicate()[1]
-    return process
+@pytest.fixture
+def run_script(tmp_path, make_job):
+    """Starts a script that trains, and returns its process once it waits; none of them outlives the test."""
+    with ExitStack() as stack:
+
+        def start(last, **settings):
+            (tmp_path / "job.yaml").write_text(make_job(num_steps=ENDLESS, evaluation=None, **settings).to_yaml())
+            (tmp_path / "script.py").write_text(SCRIPT.format(last=last))
+            command = [sys.executable, "script.py", "job.yaml"]
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            process = stack.enter_context(subprocess.Popen(command, cwd=tmp_path, **streams))
+            stack.callback(process.kill)
+            said = [process.stdout.readline() for _ in range(2)]
+            assert said == ["no client\n", "waiting\n"], process.communicate()[1]
+            return process
+
+        yield start
 
 
-def test_a_ctrl_c_in_a_wait_leaves_the_run_alone_and_the_end_of_the_process_stops_it(make_job, tmp_path):
+def test_a_ctrl_c_in_a_wait_leaves_the_run_alone_and_the_end_of_the_process_stops_it(run_script, tmp_path):
     last = """
     try:
         run.wait()
     except KeyboardInterrupt:
         run.resume()
         assert run.status == "running", run.status"""
-    process = run_script(tmp_path, make_job, last.strip())
+    process = run_script(last.strip())
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, said
@@ -246,10 +251,10 @@ def test_a_ctrl_c_in_a_wait_leaves_the_run_alone_and_the_end_of_the_process_stop
     RunDirectory(tmp_path / "run").refuse_if_live()
 
 
-def test_a_ctrl_c_that_nobody_catches_ends_process_and_run_with_a_checkpoint(make_job, tmp_path):
+def test_a_ctrl_c_that_nobody_catches_ends_process_and_run_with_a_checkpoint(run_script, tmp_path):
     # Also: its own cluster, whose client is nobody else's.
     learners = {"num_learners": 1, "compile": "off", "num_threads_per_learner": 1}
-    process = run_script(tmp_path, make_job, "run.wait()", learners=learners)
+    process = run_script("run.wait()", learners=learners)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=SECONDS)
     assert process.returncode in (1, -signal.SIGINT, 130), said
