@@ -1,9 +1,10 @@
 """`dask-rl jobs …`: training again and again, here or under somebody else's scheduler."""
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -184,9 +185,8 @@ def serve(home: Home = None) -> Output:
     """Start runs when they are due, until SIGTERM or Ctrl-C; runs that are at work then go on by themselves."""
     with load("pipeline.jobs.extra").needs_extra():
         server = load("pipeline.jobs.server")
-    _log_to_stderr()
-    opened = _home(home)
-    with load("pipeline.jobs.child_process").StopSignals() as stop:
+    with _logs_on_stderr(), load("pipeline.jobs.child_process").StopSignals() as stop:
+        opened = _home(home)
         left = server.JobsServer(opened).serve(stop)
     text = "stopped" + (f"; still at work, and taken up by the next server: {', '.join(left)}" if left else "")
     return Output({"home": str(opened.path), "at_work": left}, text)
@@ -246,16 +246,22 @@ def _schedule(home: Path | None) -> Any:
         return load("pipeline.jobs.schedule").open_schedule(_home(home))
 
 
-def _log_to_stderr() -> None:
+@contextlib.contextmanager
+def _logs_on_stderr() -> Iterator[None]:
     """Have the server's log on stderr: lines with a time, or records where those are asked for."""
-    for name, level in (("dask_rl.jobs", logging.INFO), ("apscheduler", logging.WARNING)):
-        logger = logging.getLogger(name)
-        logger.setLevel(level)
-        if current_records() is None:
-            handler = logging.StreamHandler(sys.stderr)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-            logger.addHandler(handler)
-            logger.propagate = False
+    with contextlib.ExitStack() as before:
+        for name, level in (("dask_rl.jobs", logging.INFO), ("apscheduler", logging.WARNING)):
+            logger = logging.getLogger(name)
+            before.callback(logger.setLevel, logger.level)
+            logger.setLevel(level)
+            if current_records() is None:
+                handler = logging.StreamHandler(sys.stderr)
+                handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+                before.callback(logger.removeHandler, handler)
+                logger.addHandler(handler)
+                before.callback(setattr, logger, "propagate", logger.propagate)
+                logger.propagate = False
+        yield
 
 
 def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -166,7 +166,8 @@ def test_a_run_that_began_before_the_scheduler_had_the_page_describes_itself(sta
         [run] = attach(client)
         assert (run.name, run.path, run.num_steps) == ("run", here.path, ENDLESS)
         here.pause(SECONDS)
-        assert run.metrics()["step"].tolist() == here.metrics()["step"].tolist()
+        steps = here.metrics()["step"].tolist()
+        wait_for(lambda: run.metrics()["step"].tolist() == steps, "the scheduler to have heard of all rows")
         here.stop(SECONDS)
 
 

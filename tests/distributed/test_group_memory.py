@@ -15,7 +15,8 @@ from dask_rl.learners.group import LearnerGroup
 
 pytestmark = pytest.mark.storm
 
-NUM_WARM_UP = 500
+NUM_WARM_UP = 2_500
+"""Until then pools and caches of Python, Dask and torch fill."""
 NUM_CALLS = int(os.environ.get("DASK_RL_MEMORY_CALLS", "1500"))
 """10,000 by DASK_RL_MEMORY_CALLS=10000, which take some minutes."""
 NUM_PARTS = 10

@@ -108,9 +108,7 @@ def _learner_threads(pid: int) -> Counter[str]:
 
 def _is_of_dask(name: str) -> bool:
     """Tell the threads that watch a worker's process, of which a new worker has new ones, and Dask's pools."""
-    return name.startswith(
-        ("AsyncProcess", "QueueFeederThread", "Dask-Offload", "TCP-Executor", "Dask-Default", "Dask-Callback")
-    )
+    return "Dask-" in name or name.startswith(("AsyncProcess", "QueueFeederThread", "TCP-Executor"))
 
 
 def _children() -> list[psutil.Process]:

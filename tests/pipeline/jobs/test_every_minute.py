@@ -51,9 +51,9 @@ def test_six_minutes_with_a_killed_run_and_a_killed_server(jobs):
     server.kill()
     server.wait(TIMEOUT_SECONDS)
     server = jobs.serve()
-    assert zombies_of(server.pid) == []
+    wait_for(lambda: not zombies_of(server.pid), "a look of the server's, once a second", 10)
     wait_for(lambda: ended(NUM_MINUTES), "six runs", 420)
-    assert zombies_of(server.pid) == []
+    wait_for(lambda: not zombies_of(server.pid), "a look of the server's, once a second", 10)
     jobs.call("pause", "nightly")
     history = jobs.history()[:NUM_MINUTES]
 

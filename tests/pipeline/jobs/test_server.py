@@ -50,7 +50,7 @@ def test_a_killed_run_and_a_killed_server_leave_a_complete_history(jobs):
     assert {run.name for run in jobs.base().glob("2*")} == {
         os.path.basename(run.run) for run in history if run.status == "complete"
     }
-    assert zombies_of(server.pid) == []
+    wait_for(lambda: not zombies_of(server.pid), "a look of the server's, once a second", 10)
     server.terminate()
     assert server.wait(TIMEOUT_SECONDS) == 0
     assert jobs.processes() == []
