@@ -12,6 +12,8 @@ from kubernetes_schemas import check
 
 from dask_rl.pipeline.runs.job import TrainJob, parse_job
 
+pytestmark = pytest.mark.service
+
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 SECTION = README.partition("## Other people's schedulers")[2].partition("\n## ")[0]
 PROGRAMS = ("crontab", "systemctl", "sbatch", "kubectl")

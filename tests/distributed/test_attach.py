@@ -21,6 +21,8 @@ from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.storage.checkpoint import load_metadata
 from dask_rl.storage.errors import ConfigError, RunStateError, WaitTimeoutError
 
+pytestmark = pytest.mark.service
+
 SECONDS = 120
 ENDLESS = 10**9
 

@@ -12,6 +12,8 @@ from run_commands import wait_for
 
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 
+pytestmark = pytest.mark.service
+
 SECONDS = 120
 SETUP = """
 import dask_rl, pathlib, sys, threading, traceback

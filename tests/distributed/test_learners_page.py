@@ -19,7 +19,7 @@ from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.job import TrainJob
 from dask_rl.pipeline.runs.train import train
 
-pytestmark = [needs_chromium, pytest.mark.slow]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.service]
 NUM_LEARNERS = 2
 LOSSES = ("total_loss", "policy_loss", "value_loss", "critic_loss")
 

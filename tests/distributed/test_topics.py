@@ -2,9 +2,12 @@
 
 import threading
 
+import pytest
 from run_commands import wait_for
 
 from dask_rl.pipeline.runs.topics import confirm, listen
+
+pytestmark = pytest.mark.service
 
 TOPIC = "dask-rl-tests"
 

@@ -23,6 +23,8 @@ from dask_rl.learners.own_cluster import cluster_settings, open_own_cluster
 from dask_rl.pipeline.dashboard import TOPIC, LearnersPlugin, install
 from dask_rl.storage.errors import ConfigError
 
+pytestmark = pytest.mark.service
+
 PLAIN = {"n_workers": 0, "processes": False, "host": "127.0.0.1", "protocol": "tcp://"}
 PAGES = ("learners", "individual-learners", "learners.json", "status", "individual-progress", "metrics")
 

@@ -20,6 +20,8 @@ from dask_rl.pipeline.jobs.times import folder_name, iso, parse_time
 from dask_rl.pipeline.views.cli import run
 from dask_rl.storage.errors import ConfigError, RunStateError
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def call(jobs, monkeypatch, capsys):

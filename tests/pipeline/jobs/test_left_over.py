@@ -18,6 +18,8 @@ from dask_rl.pipeline.jobs.times import folder_name
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.storage.errors import ConfigError, RunStateError
 
+pytestmark = pytest.mark.service
+
 FIRST, SECOND = datetime(2026, 11, 9, 2, tzinfo=UTC), datetime(2026, 11, 10, 2, tzinfo=UTC)
 
 

@@ -11,6 +11,8 @@ from dask_rl.pipeline.runs.batch_config import BatchConfig
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import RunStateError
 
+pytestmark = pytest.mark.service
+
 BETTER = BatchConfig(keep_if="better")
 
 

@@ -21,6 +21,8 @@ from dask_rl.pipeline.jobs.scheduled_run import execute
 from dask_rl.pipeline.jobs.times import parse_time
 from dask_rl.pipeline.runs.collect import CollectConfig, collect
 
+pytestmark = pytest.mark.service
+
 FIRST, SECOND, THIRD = "2027-01-01T02:00:00Z", "2027-01-02T02:00:00Z", "2027-01-03T02:00:00Z"
 LONG = {"num_steps": 200_000, "checkpoint": {"every_steps": 100}}
 

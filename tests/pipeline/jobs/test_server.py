@@ -16,6 +16,8 @@ from run_commands import has_checkpoint_beyond
 
 from dask_rl.pipeline.jobs.times import now, whole_seconds
 
+pytestmark = pytest.mark.service
+
 YEARLY = "0 0 1 1 *"
 
 

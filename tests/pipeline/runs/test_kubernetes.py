@@ -12,6 +12,8 @@ from dask_rl.pipeline.runs.clusters.kubernetes_spec import cluster_spec
 from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.storage.errors import ConfigError, DaskRLError
 
+pytestmark = pytest.mark.service
+
 SMALL = {"kind": "kubernetes", "memory_per_worker": "1GB", "kubernetes": {"image": "dask-rl:1"}}
 
 

@@ -18,7 +18,7 @@ from dask_rl.pipeline.runs.run_log import RunLog
 from dask_rl.storage.errors import ConfigError, WaitTimeoutError
 
 # MLflow uses what SQLAlchemy 2.1 calls deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+pytestmark = [pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"), pytest.mark.service]
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,8 @@ from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.train import train
 from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError
 
+pytestmark = pytest.mark.service
+
 SMALL = {"kind": "slurm", "memory_per_worker": "1GB", "slurm": {"interface": "lo"}}
 
 

@@ -14,6 +14,8 @@ from dask_rl.pipeline.runs.logs import current_records, records_on_stderr
 from dask_rl.pipeline.runs.progress import make_progress
 from dask_rl.pipeline.views.cli import run
 
+pytestmark = pytest.mark.service
+
 NOISE = """
 import logging, os, sys, warnings
 print("a line of its own", file=sys.stderr)

@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 
+import pytest
 from apscheduler.triggers.cron import CronTrigger
 from render_cases import PLACE, refusal, render, write_job
 from unquoting import read_by_cron
 
 from dask_rl.pipeline.runs.run_directory import RunDirectory
+
+pytestmark = pytest.mark.service
 
 
 def test_the_line_runs_the_job_and_another_one_the_next_time(capsys, tmp_path, feed_dataset):

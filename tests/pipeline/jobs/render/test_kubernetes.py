@@ -16,6 +16,8 @@ from dask_rl.pipeline.jobs.render.kubernetes import object_name
 from dask_rl.pipeline.runs.clusters.kubernetes_spec import literal
 from dask_rl.pipeline.runs.job import parse_job
 
+pytestmark = pytest.mark.service
+
 NASTY = 'it\'s 100% "my" $HOME $(HOME) $$x \\n\té\n# yes'
 POD = {
     "image": "registry.example/dask-rl:1",

@@ -10,6 +10,8 @@ from dask_rl.pipeline.jobs.render.quoting import comment, cron_command, shell_wo
 from dask_rl.pipeline.jobs.render.yaml_text import yaml_block, yaml_value
 from dask_rl.storage.errors import ConfigError
 
+pytestmark = pytest.mark.service
+
 letters = st.characters(codec="utf-8", exclude_characters="\0")
 words = st.lists(st.text(letters), min_size=1, max_size=4)
 NASTY = ["a b", "$HOME", "100%", "%h", "\\%", "it's", '"', "`x`", "$(x)", "a\nb", "#", "~", ";", "été", "-", ""]

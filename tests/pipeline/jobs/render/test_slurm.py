@@ -16,6 +16,8 @@ from dask_rl.pipeline.runs.job import load_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.train import train
 
+pytestmark = pytest.mark.service
+
 TWO = {"learners": {"num_learners": 2, "compile": "off", "num_threads_per_learner": 1}}
 LOOPBACK = ("--set", "cluster.slurm.interface=lo")
 

@@ -11,6 +11,8 @@ from unquoting import read_by_systemd
 
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 
+pytestmark = pytest.mark.service
+
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 
 
