@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from dask_rl.learners.module import MultiRLModuleSpec, RLModule, RLModuleSpec, register_module
     from dask_rl.learners.policy import Policy
     from dask_rl.pipeline.dashboard import install_dashboard
-    from dask_rl.pipeline.runs.attach import attach
-    from dask_rl.pipeline.runs.collect import CollectConfig, collect
-    from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate
+    from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
+    from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig, evaluate
     from dask_rl.pipeline.runs.job import TrainJob, load_job
-    from dask_rl.pipeline.runs.live_run import LiveRun
+    from dask_rl.pipeline.runs.live.attach import attach
+    from dask_rl.pipeline.runs.live.live_run import LiveRun
     from dask_rl.pipeline.runs.train import train
     from dask_rl.pipeline.runs.trained_policy import load_policy
     from dask_rl.storage.dataset import OfflineDataset
@@ -67,16 +67,16 @@ __all__ = [
 _HOMES = {
     "Algorithm": "learners.algorithm",
     "AlgorithmConfig": "learners.algorithm",
-    "CollectConfig": "pipeline.runs.collect",
+    "CollectConfig": "pipeline.rollouts.collect",
     "DaskRLError": "storage.errors",
     "DatasetWriter": "storage.writer",
     "Episode": "storage.episode",
-    "EvaluationConfig": "pipeline.runs.evaluate",
+    "EvaluationConfig": "pipeline.rollouts.evaluate",
     "ImportOptions": "storage.formats",
     "LearnerGroup": "learners.group",
     "LearnerGroupConfig": "learners.config",
     "LearnersConfig": "learners.config",
-    "LiveRun": "pipeline.runs.live_run",
+    "LiveRun": "pipeline.runs.live.live_run",
     "MultiAgentEpisode": "storage.multi_agent_episode",
     "MultiRLModuleSpec": "learners.module",
     "OfflineDataset": "storage.dataset",
@@ -85,9 +85,9 @@ _HOMES = {
     "RLModule": "learners.module",
     "RLModuleSpec": "learners.module",
     "TrainJob": "pipeline.runs.job",
-    "attach": "pipeline.runs.attach",
-    "collect": "pipeline.runs.collect",
-    "evaluate": "pipeline.runs.evaluate",
+    "attach": "pipeline.runs.live.attach",
+    "collect": "pipeline.rollouts.collect",
+    "evaluate": "pipeline.rollouts.evaluate",
     "import_dataset": "storage.formats",
     "install_dashboard": "pipeline.dashboard",
     "load_job": "pipeline.runs.job",

@@ -21,13 +21,13 @@ from dask_rl.learners.algorithms.registry import algorithm_names, get_algorithm
 from dask_rl.learners.batch import DEFAULT_MODULE_ID, ModuleID
 from dask_rl.learners.config import LearnersConfig, Seed
 from dask_rl.learners.module import validate_module_id
+from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.files import check_local
 
 from .batch_config import BatchConfig
 from .clusters.config import ClusterConfig
 from .config_errors import validate
-from .evaluate import EvaluationConfig
 from .loggers.config import LoggerConfigs
 from .module_choice import choose_module
 from .own_modules import ImportName, Imports, import_modules

@@ -13,19 +13,19 @@ from dask_rl.learners.config import LearnerGroupConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.workers import WorkerPool
 from dask_rl.pipeline.dashboard import page_of
+from dask_rl.pipeline.rollouts.environments import check_environment
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import ConfigError, RunStateError, explain
 
-from .background import start_in_background
 from .clusters.config import JOINED_KINDS
 from .clusters.opened import open_cluster
-from .control import RunControl
 from .current_client import current_here
-from .dask_logger import DaskLogger
-from .environments import check_environment
 from .job import TrainJob, load_job
 from .job_differences import MAY_CHANGE, job_differences
-from .live_run import LiveRun
+from .live.background import start_in_background
+from .live.control import RunControl
+from .live.dask_logger import DaskLogger
+from .live.live_run import LiveRun
 from .loggers.config import open_loggers
 from .own_session import keep_interrupts_away
 from .progress import Progress, no_progress

@@ -13,6 +13,7 @@ from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.metrics import merge_results
 from dask_rl.learners.policy import Policy
 from dask_rl.learners.saved_module import reading
+from dask_rl.pipeline.rollouts.evaluate import evaluate
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import (
     CheckpointError,
@@ -23,11 +24,10 @@ from dask_rl.storage.errors import (
     explain,
 )
 
-from .control import RunControl
-from .evaluate import evaluate
 from .initial_weights import load_initial_weights
 from .job import TrainJob
 from .learning_curve import curve_row, losses_of
+from .live.control import RunControl
 from .progress import Progress
 from .run_directory import RunDirectory, write_atomic
 from .run_log import RunLog

@@ -83,7 +83,7 @@ def collect(
     **settings: Any,
 ) -> Output:
     """Roll a behaviour in a Gymnasium environment into a dataset."""
-    collecting = load("pipeline.runs.collect")
+    collecting = load("pipeline.rollouts.collect")
     config = load("pipeline.runs.config_errors").validate(
         collecting.CollectConfig, settings | {"environment": environment}
     )

@@ -90,7 +90,7 @@ def evaluate(
     directory = RunDirectory(run).require()
     job = load("pipeline.runs.job").load_job(directory.job_file)
     given = {"num_episodes": episodes, "environment": environment, "seed": seed, "module_id": module}
-    evaluating, config = load("pipeline.runs.evaluate"), _evaluation_config(job, given)
+    evaluating, config = load("pipeline.rollouts.evaluate"), _evaluation_config(job, given)
     chosen = load("pipeline.runs.module_choice").choose_module(config.module_id, job.datasets, "--module")
     trained = load("pipeline.runs.trained_policy")
     policy, step = trained.load_checkpoint_policy(trained.find_checkpoint(directory, best=best), chosen)
@@ -114,7 +114,7 @@ def _evaluation_config(job: Any, given: Mapping[str, Any]) -> Any:
     if "environment" not in settings:
         got, fix = "a job without evaluation", "add --environment ID"
         raise ConfigError(explain("environment", got=got, allowed="a Gymnasium id", fix=fix))
-    return load("pipeline.runs.config_errors").validate(load("pipeline.runs.evaluate").EvaluationConfig, settings)
+    return load("pipeline.runs.config_errors").validate(load("pipeline.rollouts.evaluate").EvaluationConfig, settings)
 
 
 def report(

@@ -10,9 +10,9 @@ from distributed import Client
 from pydantic import BaseModel, ConfigDict, Field
 
 from dask_rl.learners.config import Seed
+from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
 from dask_rl.pipeline.runs.clusters.config import ClusterConfig
 from dask_rl.pipeline.runs.clusters.opened import open_cluster
-from dask_rl.pipeline.runs.collect import CollectConfig, collect
 from dask_rl.pipeline.runs.job import TrainJob, parse_job
 from dask_rl.pipeline.runs.progress import no_progress
 from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic

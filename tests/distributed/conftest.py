@@ -10,7 +10,7 @@ from group_cases import SPEC, group_config
 from run_commands import run_to_end, write_job
 
 from dask_rl.learners.group import LearnerGroup
-from dask_rl.pipeline.runs.collect import CollectConfig, collect
+from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.writer import DatasetWriter
 

@@ -13,10 +13,10 @@ from tls_files import write_tls_files
 
 from dask_rl import attach, train
 from dask_rl.pipeline.dashboard import CONTROL_TOPIC, TOPIC
-from dask_rl.pipeline.runs.background import stop_all
 from dask_rl.pipeline.runs.clusters.config import ClusterConfig
 from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.job import parse_job
+from dask_rl.pipeline.runs.live.background import stop_all
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.storage.checkpoint import load_metadata
 from dask_rl.storage.errors import ConfigError, RunStateError, WaitTimeoutError

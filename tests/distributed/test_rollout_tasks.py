@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
+from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
+from dask_rl.pipeline.rollouts.controllers import PendulumSwingUp
+from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig, evaluate
+from dask_rl.pipeline.rollouts.tasks import map_in_order
 from dask_rl.pipeline.runs.clusters.opened import open_workers
-from dask_rl.pipeline.runs.collect import CollectConfig, collect
-from dask_rl.pipeline.runs.controllers import PendulumSwingUp
-from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate
-from dask_rl.pipeline.runs.tasks import map_in_order
 from dask_rl.storage.errors import ConfigError, DaskRLError, WaitTimeoutError
 
 PENDULUM = EvaluationConfig(environment="Pendulum-v1", num_episodes=23, episodes_per_task=4)

@@ -5,7 +5,7 @@ import threading
 import pytest
 from run_commands import wait_for
 
-from dask_rl.pipeline.runs.topics import confirm, listen
+from dask_rl.pipeline.runs.live.topics import confirm, listen
 
 pytestmark = pytest.mark.service
 

@@ -11,7 +11,7 @@ import pytest
 from job_cases import TIMEOUT_SECONDS, wait_for
 
 from dask_rl.pipeline.jobs.history import History
-from dask_rl.pipeline.runs.collect import CollectConfig, collect
+from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
 from dask_rl.pipeline.runs.trained_policy import load_policy
 
 SECTION = re.search(

@@ -19,7 +19,7 @@ from dask_rl.pipeline.jobs.reporter import Reporter
 from dask_rl.pipeline.jobs.run_record import RunRecord, load_record
 from dask_rl.pipeline.jobs.scheduled_run import execute
 from dask_rl.pipeline.jobs.times import parse_time
-from dask_rl.pipeline.runs.collect import CollectConfig, collect
+from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
 
 pytestmark = pytest.mark.service
 

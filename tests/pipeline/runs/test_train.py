@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from dask_rl.learners.learner import Learner
+from dask_rl.pipeline.rollouts.evaluate import EvaluationResult
 from dask_rl.pipeline.runs import train as training
 from dask_rl.pipeline.runs import training as running
-from dask_rl.pipeline.runs.evaluate import EvaluationResult
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.train import train

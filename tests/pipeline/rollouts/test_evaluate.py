@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from dask_rl.pipeline.runs.controllers import NoisyPolicy, PendulumSwingUp, RandomActions
-from dask_rl.pipeline.runs.environments import EnvironmentConfig, check_spaces, make_environment
-from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate
-from dask_rl.pipeline.runs.rollout import RolloutTask, roll_out
+from dask_rl.pipeline.rollouts.controllers import NoisyPolicy, PendulumSwingUp, RandomActions
+from dask_rl.pipeline.rollouts.environments import EnvironmentConfig, check_spaces, make_environment
+from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig, evaluate
+from dask_rl.pipeline.rollouts.rollout import RolloutTask, roll_out
 from dask_rl.storage.errors import ConfigError
 
 

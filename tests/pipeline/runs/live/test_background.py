@@ -14,10 +14,10 @@ import yaml
 from matplotlib.figure import Figure
 
 from dask_rl import collect, train
-from dask_rl.pipeline.runs.background import stop_all
-from dask_rl.pipeline.runs.collect import CollectConfig
+from dask_rl.pipeline.rollouts.collect import CollectConfig
 from dask_rl.pipeline.runs.job import parse_job
-from dask_rl.pipeline.runs.live_progress import show_progress
+from dask_rl.pipeline.runs.live.background import stop_all
+from dask_rl.pipeline.runs.live.live_progress import show_progress
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.storage.checkpoint import load_metadata
 from dask_rl.storage.errors import CheckpointError, ConfigError, RunStateError, WaitTimeoutError

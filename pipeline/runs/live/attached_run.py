@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
+from dask_rl.pipeline.runs.job import TrainJob, load_job
+from dask_rl.pipeline.runs.run_directory import RunDirectory
+from dask_rl.pipeline.runs.run_log import Row
+from dask_rl.pipeline.runs.train_result import TrainResult, load_result
 from dask_rl.storage.errors import RunStateError, explain
 
 from .control import Answer, RunState
-from .job import TrainJob, load_job
-from .run_directory import RunDirectory
-from .run_log import Row
 from .scheduler_link import RunSummary, SchedulerLink
-from .train_result import TrainResult, load_result
 
 
 class AttachedRun:

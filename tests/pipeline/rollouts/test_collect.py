@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dask_rl.pipeline.runs.collect import CollectConfig, collect
-from dask_rl.pipeline.runs.controllers import PendulumSwingUp
+from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
+from dask_rl.pipeline.rollouts.controllers import PendulumSwingUp
 from dask_rl.storage.errors import ConfigError, DatasetError
 
 

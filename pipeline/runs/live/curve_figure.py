@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .run_log import Row
+from dask_rl.pipeline.runs.run_log import Row
 
 _LOSS_NAME = re.compile(r"(^|[/_])loss$")
 

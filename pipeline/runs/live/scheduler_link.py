@@ -13,10 +13,10 @@ from distributed import Client
 
 from dask_rl.learners.workers import ask_scheduler
 from dask_rl.pipeline.dashboard import TOPIC, install
+from dask_rl.pipeline.runs.learning_curve import losses_of
 from dask_rl.storage.errors import RunStateError, WaitTimeoutError, explain
 
 from .control import Answer, RunState, Status
-from .learning_curve import losses_of
 from .scheduler_questions import num_unknown, publish, rows_of, summaries
 from .topics import confirm, listen
 

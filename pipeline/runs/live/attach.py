@@ -14,17 +14,17 @@ from distributed import Client, get_client
 from distributed.client import ClosedClientError
 from distributed.security import Security
 
+from dask_rl.pipeline.runs.clusters.config import ClusterConfig
+from dask_rl.pipeline.runs.clusters.joined import connect
+from dask_rl.pipeline.runs.config_errors import validate
+from dask_rl.pipeline.runs.security import SecurityConfig, open_security
 from dask_rl.storage.errors import ConfigError, DaskRLError, explain
 from dask_rl.storage.html import html_grid
 
 from .attached_run import AttachedRun
-from .clusters.config import ClusterConfig
-from .clusters.joined import connect
-from .config_errors import validate
 from .control import RunState
 from .live_run import LiveRun
 from .scheduler_link import SchedulerLink
-from .security import SecurityConfig, open_security
 
 CONNECT_SECONDS = 30.0
 

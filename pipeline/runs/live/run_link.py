@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from distributed import Client
 
+from dask_rl.pipeline.runs.job import TrainJob
+from dask_rl.pipeline.runs.run_log import Row
+from dask_rl.pipeline.runs.train_result import TrainResult
 from dask_rl.storage.errors import RunStateError, WaitTimeoutError, explain
 
 from .control import Answer, RunState
-from .job import TrainJob
-from .run_log import Row
-from .train_result import TrainResult
 
 LOOK_EVERY_SECONDS = 0.5
 LAST_WORDS_SECONDS = 3.0

@@ -8,20 +8,20 @@ from matplotlib.figure import Figure
 
 from dask_rl.learners.batch import ModuleID
 from dask_rl.learners.policy import Policy
+from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig, EvaluationResult, evaluate
+from dask_rl.pipeline.runs.config_errors import validate
+from dask_rl.pipeline.runs.job import TrainJob
+from dask_rl.pipeline.runs.module_choice import choose_module
+from dask_rl.pipeline.runs.run_directory import RunDirectory, dataset_facts
+from dask_rl.pipeline.runs.train_result import TrainResult
+from dask_rl.pipeline.runs.trained_policy import find_checkpoint, load_checkpoint_policy
 from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, RunStateError, explain
 from dask_rl.storage.html import html_table
 
-from .config_errors import validate
 from .control import Status
 from .curve_figure import draw_curves
-from .evaluate import EvaluationConfig, EvaluationResult, evaluate
-from .job import TrainJob
 from .live_progress import show_progress
-from .module_choice import choose_module
-from .run_directory import RunDirectory, dataset_facts
 from .run_link import RunLink, ask, left_alone, wait_for_end
-from .train_result import TrainResult
-from .trained_policy import find_checkpoint, load_checkpoint_policy
 
 if TYPE_CHECKING:
     import pandas

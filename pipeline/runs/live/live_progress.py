@@ -5,8 +5,9 @@ from html import escape
 from types import TracebackType
 from typing import Any
 
+from dask_rl.pipeline.runs.progress import Rate, describe_progress, make_progress
+
 from .control import RunState
-from .progress import Rate, describe_progress, make_progress
 from .run_link import LOOK_EVERY_SECONDS, RunLink
 
 _MAX_NOTES = 20

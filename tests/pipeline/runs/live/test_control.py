@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dask_rl.pipeline.runs.control import ACTIONS, RunControl
+from dask_rl.pipeline.runs.live.control import ACTIONS, RunControl
 from dask_rl.pipeline.runs.stop_request import StopRequest
 from dask_rl.storage.errors import CheckpointError, ConfigError, RunStateError
 

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from dask_rl.pipeline.runs.stop_request import StopRequest
 from dask_rl.storage.errors import CheckpointError, ConfigError, RunStateError, explain
-
-from .stop_request import StopRequest
 
 ACTIONS = ("pause", "resume", "stop", "checkpoint")
 OVER = ("complete", "interrupted", "failed", "lost")

@@ -11,12 +11,13 @@ from concurrent.futures import Future, wait
 
 from distributed import Client
 
+from dask_rl.pipeline.runs.job import TrainJob
+from dask_rl.pipeline.runs.run_directory import RunDirectory
+from dask_rl.pipeline.runs.run_log import Row
+from dask_rl.pipeline.runs.train_result import TrainResult
+
 from .control import Answer, RunControl, RunState
-from .job import TrainJob
 from .live_run import LiveRun
-from .run_directory import RunDirectory
-from .run_log import Row
-from .train_result import TrainResult
 
 EXIT_SECONDS = 60.0
 """Bound on the wait for the runs' last checkpoints when the process ends."""

@@ -15,11 +15,11 @@ from distributed import Client
 from distributed.client import ClosedClientError
 
 from dask_rl.pipeline.dashboard import CONTROL_TOPIC, TOPIC
+from dask_rl.pipeline.runs.job import TrainJob
+from dask_rl.pipeline.runs.run_directory import RunDirectory
+from dask_rl.pipeline.runs.run_log import Row
 
 from .control import ACTIONS, Answer, RunControl, RunState
-from .job import TrainJob
-from .run_directory import RunDirectory
-from .run_log import Row
 from .topics import confirm, listen
 
 ALIVE_EVERY_SECONDS = 5.0

@@ -1,0 +1,1 @@
+"""Policies in environments: rolled out, evaluated, collected from."""
