@@ -3,12 +3,11 @@
 from typing import Any
 
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool, NumeralTickFormatter, Range1d, Title
-from bokeh.models.widgets import Div
 from bokeh.plotting import figure
 
+from .html_part import html_part
 from .learner_record import PARTS
 from .series import Columns
-from .words import STYLE
 
 STEPS = "gradient step"
 _LETTERS = "15px"
@@ -44,7 +43,7 @@ class Chart:
             self.figure.xaxis.ticker.min_interval = 1
             self.figure.xaxis.formatter = NumeralTickFormatter(format="0,0")
         said = f"<h2>{title}</h2><p class=empty>{empty}</p>"
-        self._empty = Div(text=said, visible=False, sizing_mode="stretch_width", stylesheets=[STYLE])
+        self._empty = html_part(text=said, visible=False)
         self.parts = self.figure, self._empty
         """One of which is seen at a time."""
 

@@ -6,6 +6,8 @@ from typing import Any
 
 MAX_LETTERS = 500
 """Of a text that is shown."""
+MAX_PATH_LETTERS = 4096
+"""Of a path: what Linux takes."""
 MAX_KEYS, MAX_ITEMS, MAX_DEPTH = 500, 200, 4
 """Of a mapping, of a list, and of either in another."""
 
@@ -16,6 +18,11 @@ def text(value: object, default: str = "") -> str:
         return default
     line = " ".join(value[: 4 * MAX_LETTERS].split())
     return line if len(line) <= MAX_LETTERS else line[: MAX_LETTERS - 1] + "…"
+
+
+def path(value: object) -> str:
+    """Return a path as it is: another spelling would be another place, so one that is too long is none."""
+    return value if isinstance(value, str) and len(value) <= MAX_PATH_LETTERS else ""
 
 
 def number(value: object) -> float | None:

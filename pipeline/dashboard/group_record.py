@@ -55,6 +55,17 @@ class GroupRecord:
             record.lose(WORKER_LEFT, now)
             self._add_lost(record)
 
+    def let_go(self, address: str | None = None) -> None:
+        """Note that the run has ended: learners that leave from now on, or have left without its saying so, do no harm.
+
+        Args:
+            address: the worker that leaves; None: those that have left before.
+        """
+        self.learners = {place: record for place, record in self.learners.items() if place[0] != address}
+        said = [record for record in self.lost if record.cause != WORKER_LEFT]
+        self.num_lost -= len(self.lost) - len(said)
+        self.lost = deque(said, maxlen=MAX_LOST)
+
     def hear_event(self, row: Mapping[str, Any], now: float) -> None:
         """Take in what a run tells of its group: why a learner was lost."""
         if row.get("name") != "learner_lost":

@@ -59,7 +59,7 @@ class LiveRuns:
         elif kind == "row":
             self._add_row(run, said.get("row"), now)
         elif kind == "status":
-            run.set_status(said, now)
+            self._set_status(run, said, now)
         elif kind == "alive":
             run.hear_alive(said, now)
         else:
@@ -87,6 +87,11 @@ class LiveRuns:
         elif kept["kind"] == "event" and group is not None:
             group.hear_event(kept, now)
 
+    def _set_status(self, run: RunRecord, message: Mapping[str, Any], now: float) -> None:
+        run.set_status(message, now)
+        if run.status in ENDED and run.group_id in self.groups:
+            self.groups[run.group_id].let_go()
+
     def see(self, published: Mapping[str, object], now: float) -> None:
         """Take in what the workers publish, by address."""
         by_group: dict[str, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
@@ -105,9 +110,13 @@ class LiveRuns:
             del self.groups[group_id]
 
     def lose_worker(self, address: str, now: float) -> None:
-        """Note that a worker left the cluster."""
+        """Note that a worker left the cluster: a loss to the groups that had a learner there and still train."""
+        at_an_end = {run.group_id for run in self.runs.values() if run.status in ENDED}
         for group in self.groups.values():
-            group.lose_worker(address, now)
+            if group.group_id in at_an_end:
+                group.let_go(address)
+            else:
+                group.lose_worker(address, now)
 
     def entries(self) -> list[Entry]:
         """Return what there is to show, the newest first."""

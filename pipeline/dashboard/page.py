@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from bokeh.layouts import column, row
-from bokeh.models.widgets import Div, Select
+from bokeh.models.widgets import Select
 from distributed.dashboard.components import DashboardComponent, add_periodic_callback
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env, individual_doc
 from distributed.dashboard.core import BokehApplication
@@ -17,11 +17,13 @@ from tornado.ioloop import IOLoop
 
 from . import series, tables, words
 from .charts import STEPS, Chart, LineChart, ReturnChart, ShareChart
+from .html_part import html_part
 from .live_runs import Entry
 from .routes import prefix_of
 
 UPDATE_MILLISECONDS = 1000
-_NEWEST = "newest"
+_NEWEST = ""
+"""In place of a run's id, which is never empty: whatever a stranger calls a run, it is not this."""
 _AGO = "time, minutes from now"
 _NO_LOSS = "The loss of each module appears here after a run's first steps."
 _NO_RATE = "The speed of each learner appears here."
@@ -34,9 +36,8 @@ class LearnersPage(DashboardComponent):
 
     def __init__(self, scheduler: Any, **options: Any) -> None:
         self._plugin = scheduler.plugins["dask-rl"]
-        wide: dict[str, Any] = {"sizing_mode": "stretch_width", "stylesheets": [words.STYLE]}
-        self._heading, self._health = Div(name="heading", **wide), Div(name="health", **wide)
-        self._events, self._overview = Div(name="events", **wide), Div(name="overview", **wide)
+        self._heading, self._health = html_part("heading"), html_part("health")
+        self._events, self._overview = html_part("events"), html_part("overview")
         self._select = Select(title="Shown", value=_NEWEST, options=[(_NEWEST, "the newest")], width=280, name="select")
         self._select.stylesheets = [":host { font-size: 15px; } select { font-size: 15px; height: 34px; }"]
         self._select.on_change("value", lambda attribute, old, new: self.update())
@@ -87,7 +88,7 @@ class LearnersPlot(DashboardComponent):
 
     def __init__(self, scheduler: Any, **options: Any) -> None:
         self._plugin = scheduler.plugins["dask-rl"]
-        self._heading = Div(sizing_mode="stretch_width", stylesheets=[words.STYLE], name="heading")
+        self._heading = html_part("heading")
         size: dict[str, Any] = {"sizing_mode": "stretch_both", "min_height": 170}
         self._losses = LineChart("Losses", STEPS, "loss", _NO_LOSS, name="losses", **size)
         self._rates = LineChart("Speed of each learner", _AGO, "steps/s", _NO_RATE, name="rates", **size)

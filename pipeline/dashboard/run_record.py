@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from .checks import MAX_ITEMS, integer, mapping, number, plain, text, texts
+from .checks import MAX_ITEMS, integer, mapping, number, path, plain, text, texts
 from .thinned import Thinned
 
 MAX_TRAIN_ROWS, MAX_EVALUATION_ROWS, MAX_EVENT_ROWS, MAX_OTHER_ROWS = 5000, 1000, 500, 20
@@ -30,7 +30,7 @@ class RunRecord:
         self.heard = now
         self.name = text(message.get("name"), "run") or "run"
         self.group_id = text(message.get("group_id"))
-        self.path, self.host = text(message.get("path")), text(message.get("host"))
+        self.path, self.host = path(message.get("path")), text(message.get("host"))
         self.pid, self.num_steps = integer(message.get("pid")), integer(message.get("num_steps"))
         self.modules = texts(message.get("modules"))
         self.job: dict[str, Any] = plain(mapping(message.get("job")))

@@ -273,3 +273,23 @@ def test_values_are_bounded():
     assert (number(True), number(10**400), number("3"), number(3)) == (None, None, None, 3.0)
     assert (integer(True, 9), integer(2**63, 9), integer(1.5, 9), integer(-4)) == (9, 9, 9, -4)
     assert (text("a\n b"), text(3), texts(["a", 1, "b"]), texts("ab")) == ("a b", "", ["a", "b"], [])
+
+
+@pytest.mark.parametrize("leaves_first", [True, False])
+def test_workers_that_leave_at_the_end_of_a_run_are_no_losses(leaves_first):
+    live_runs = hearing(begin())
+    live_runs.see({"tcp://a": [learner(0)], "tcp://b": [learner(1)]}, 1.0)
+    live_runs.hear(event("learner_lost", learner=1, address="tcp://z", cause="killed"), 2.0)
+    steps = [lambda: live_runs.lose_worker("tcp://a", 3.0), lambda: live_runs.hear(status("complete"), 3.0)]
+    for step in steps if leaves_first else reversed(steps):
+        step()
+    live_runs.lose_worker("tcp://b", 4.0)
+    [group] = snapshot_of(live_runs, 5.0)["groups"]
+    assert ([each["cause"] for each in group["lost"]], group["num_lost"], group["learners"]) == (["killed"], 1, [])
+
+
+@pytest.mark.parametrize("path", ["/runs/my  live run", "/runs/" + "long" * 500])
+def test_a_path_stays_as_it_is(path):
+    live_runs = hearing(begin(path=path))
+    [run] = snapshot_of(live_runs, 0.0)["runs"]
+    assert run["path"] == path

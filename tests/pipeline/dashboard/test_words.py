@@ -1,9 +1,13 @@
 """What the page says, and that nothing in a message becomes HTML."""
 
+from types import SimpleNamespace
+
 import pytest
+from bokeh.models.widgets import Div
 from run_messages import begin, event, learner, row, status
 
 from dask_rl.pipeline.dashboard.live_runs import LiveRuns
+from dask_rl.pipeline.dashboard.page import LearnersPage, LearnersPlot
 from dask_rl.pipeline.dashboard.tables import event_log, health_table, overview
 from dask_rl.pipeline.dashboard.words import chip, duration, heading, sentence
 
@@ -120,3 +124,16 @@ def test_durations():
         "1 h 00 min",
         "25 h 01 min",
     ]
+
+
+def test_nothing_that_is_html_is_taken_for_tex_and_no_run_can_pass_for_the_newest():
+    scheduler = SimpleNamespace(plugins={"dask-rl": SimpleNamespace(live_runs=LiveRuns())})
+    page, plot = LearnersPage(scheduler), LearnersPlot(scheduler)
+    parts = [part for root in (page.root, plot.root) for part in root.select({"type": Div})]
+    assert len(parts) >= 8
+    assert all(part.disable_math for part in parts)
+    live_runs = scheduler.plugins["dask-rl"].live_runs
+    for number, run_id in enumerate(("newest", "", "r2")):
+        live_runs.hear(begin(run_id, name=f"run {run_id}"), float(number))
+    page.update()
+    assert "run r2" in page.root.select_one({"name": "heading"}).text
