@@ -1,12 +1,12 @@
 """All runs of all jobs: what is due, at work, and done. One SQLite table; each call is one transaction."""
 
+import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import Any
 
 from dask_rl.storage.errors import RunStateError, explain
 
@@ -16,6 +16,7 @@ from .times import iso
 MAX_ROWS_PER_JOB = 1000
 """Rows of runs that have ended which are kept of a job; the runs' directories stay."""
 _WAIT_SECONDS = 10.0
+_LOG = logging.getLogger("dask_rl.jobs")
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS runs"
     " (job TEXT NOT NULL, time TEXT NOT NULL, status TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (job, time))"
@@ -34,12 +35,19 @@ _PRUNE = (
 class History:
     """The runs of a home. Safe to use from several processes.
 
-    Every method raises RunStateError where the file cannot be read or written, as on a full disk.
+    Rows that hold anything else are logged once and neither counted nor removed. Every method raises RunStateError
+    where the file cannot be read or written, as on a full disk.
     """
 
     def __init__(self, database: Path) -> None:
         """Name the file; it is made at the first use."""
-        self._database = database
+        self.database = database
+        self._damaged: set[str] = set()
+
+    @property
+    def damaged(self) -> list[str]:
+        """Job and time of the rows that held no run when they were read."""
+        return sorted(self._damaged)
 
     def add(self, record: RunRecord) -> bool:
         """Add a run; return False, and change nothing, where one of this job and time is known."""
@@ -69,8 +77,7 @@ class History:
         if statuses is not None:
             conditions.append(f"status IN ({', '.join('?' * len(statuses))})")
             values += statuses
-        where = f"WHERE {' AND '.join(conditions)} ORDER BY time DESC, job LIMIT ?"
-        return self._select(where, (*values, limit))
+        return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY time DESC, job", values, limit)
 
     def open(self) -> list[RunRecord]:
         """Return the runs that are due or at work, the one that was due first first."""
@@ -82,27 +89,47 @@ class History:
         with self._transaction() as connection:
             return {time for (time,) in connection.execute(query, (job, iso(start), iso(stop)))}
 
-    def _select(self, where: str, values: Sequence[object]) -> list[RunRecord]:
+    def _select(self, where: str, values: Sequence[object], limit: int = -1) -> list[RunRecord]:
+        found: list[RunRecord] = []
         with self._transaction() as connection:
-            rows = connection.execute(f"SELECT record FROM runs {where}", values).fetchall()
+            for row in connection.execute(f"SELECT job, time, status, record FROM runs {where}", values):
+                if len(found) == limit:
+                    break
+                if (record := self._restore(*row)) is not None:
+                    found.append(record)
+        return found
+
+    def _restore(self, job: object, time: object, status: object, text: Any) -> RunRecord | None:
+        """Return a row's run, None where it holds none: the runs of all other jobs stand in the same table."""
+        name = f"{job} {time}"
         try:
-            return [RunRecord.model_validate_json(text) for (text,) in rows]
-        except ValidationError as error:
-            got = f"a row that is no run ({error.errors()[0]['msg']})"
-            raise self._refusal(got, "move the file away: a new history begins") from None
+            record = RunRecord.model_validate_json(text)
+            if (job, time, status) != _row(record)[:3]:
+                raise ValueError("another run's row")
+        except (ValueError, OverflowError) as error:
+            if name not in self._damaged:
+                _LOG.error("run %r is left alone: its row holds no run (%s)", name, type(error).__name__)
+            self._damaged.add(name)
+            return None
+        self._damaged.discard(name)
+        return record
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self._database, timeout=_WAIT_SECONDS)) as connection, connection:
+            with closing(sqlite3.connect(self.database, timeout=_WAIT_SECONDS)) as connection, connection:
+                connection.text_factory = _decode
                 if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchall():
                     connection.execute(_SCHEMA)
                 yield connection
         except sqlite3.Error as error:
-            raise self._refusal(str(error), "mend that, then run the same command again") from error
+            got, fix = str(error), "mend that, then run the same command again"
+            raise RunStateError(explain(str(self.database), got=got, allowed="a history of runs", fix=fix)) from error
 
-    def _refusal(self, got: str, fix: str) -> RunStateError:
-        return RunStateError(explain(str(self._database), got=got, allowed="a history of runs", fix=fix))
+
+def _decode(text: bytes) -> str:
+    """Return what a row holds as text, also where it is none: that row is damaged, and no other."""
+    return text.decode(errors="replace")
 
 
 def _row(record: RunRecord) -> tuple[str, str, str, str]:

@@ -10,8 +10,9 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.util import datetime_to_utc_timestamp, utc_timestamp_to_datetime
 from pydantic import ValidationError
-from sqlalchemy import URL, select
+from sqlalchemy import URL, event, select, type_coerce
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.types import NullType
 
 from dask_rl.storage.errors import ConfigError
 
@@ -40,6 +41,7 @@ class JsonJobStore(SQLAlchemyJobStore):
     def __init__(self, database: Path, *, yields: bool) -> None:
         url = URL.create("sqlite", database=str(database))
         super().__init__(url=url, engine_options={"connect_args": {"timeout": _WAIT_SECONDS}})
+        event.listen(self.engine, "connect", _decode_everything)
         self._yields = yields
         self._read: dict[str, float | None] = {}
         """Next times as they were read, by job."""
@@ -88,14 +90,22 @@ class JsonJobStore(SQLAlchemyJobStore):
             job.next_run_time = job.trigger.last_due(job.next_run_time, now)
         return jobs
 
+    def get_next_run_time(self) -> datetime | None:
+        """Return when the next job is due, None where there is none; a damaged row, which stays, is none."""
+        jobs = self._get_jobs(self.jobs_t.c.next_run_time.is_not(None))
+        return min((job.next_run_time for job in jobs), default=None)
+
     def _get_jobs(self, *conditions: Any) -> list[Job]:
-        columns = (self.jobs_t.c.id, self.jobs_t.c.next_run_time, self.jobs_t.c.job_state)
+        # As they stand there: of one value of another kind SQLAlchemy would raise for all rows.
+        stored = (self.jobs_t.c.id, self.jobs_t.c.next_run_time, self.jobs_t.c.job_state)
+        columns = [type_coerce(column, NullType()) for column in stored]
         query = select(*columns).where(*conditions).order_by(self.jobs_t.c.next_run_time)
         with self.engine.begin() as connection:
             rows = connection.execute(query).fetchall()
         return [job for row in rows if (job := self._restore(*row)) is not None]
 
-    def _restore(self, name: str, next_run_time: float | None, content: bytes) -> Job | None:
+    def _restore(self, key: Any, next_run_time: float | None, content: bytes) -> Job | None:
+        name = key if isinstance(key, str) else repr(key)
         try:
             entry = JobEntry.model_validate_json(content)
             if entry.name != name:
@@ -138,6 +148,11 @@ def entry_of(job: Job) -> JobEntry:
     """Return the entry that a job was made of."""
     entry: JobEntry = job.kwargs["entry"]
     return entry
+
+
+def _decode_everything(connection: Any, _record: object) -> None:
+    """Have SQLite return text that is none: that row is damaged, and no other."""
+    connection.text_factory = lambda text: text.decode(errors="replace")
 
 
 def _columns(job: Job) -> dict[str, Any]:

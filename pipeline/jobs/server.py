@@ -13,6 +13,7 @@ from .fires import Fires
 from .history import History
 from .home import JobsHome
 from .job_store import JsonJobStore
+from .opened_file import OpenedFile
 from .running import Running
 from .schedule import StepwiseScheduler, database_errors, make_scheduler
 from .times import iso, now
@@ -39,13 +40,15 @@ class JobsServer:
         """Serve until a signal; return the names of jobs whose runs go on without a server.
 
         Raises:
-            RunStateError: another server is at work on this home, or its files cannot be used.
+            RunStateError: another server is at work on this home, or its files cannot be used, or were replaced.
         """
         with _lock(self._home), database_errors(self._home.database):
             self._scheduler.start()
+            database = OpenedFile(self._home.database)
             try:
                 _LOG.info("serving %s", self._home.path)
                 while not stop.requested:
+                    database.check()
                     stop.wait(self._look())
             finally:
                 self._scheduler.shutdown()

@@ -174,10 +174,12 @@ def history(
     home: Home = None,
 ) -> Output:
     """List what ran, the last first: status, exit code, dataset, evaluation."""
-    records = load("pipeline.jobs.history").History(_home(home).database).latest(name, limit)
-    rows = [record.values() for record in records]
+    history_ = load("pipeline.jobs.history").History(_home(home).database)
+    rows = [record.values() for record in history_.latest(name, limit)]
     shown = [[_cell(row, column) for column in _TABLE_COLUMNS] for row in rows]
-    return Output({"runs": rows}, _columns(_TABLE_COLUMNS, shown) if shown else "nothing ran yet")
+    lines = [_columns(_TABLE_COLUMNS, shown) if shown else "nothing ran yet"]
+    lines += [f"{run}: its row holds no run" for run in history_.damaged]
+    return Output({"runs": rows, "damaged": history_.damaged}, "\n".join(lines))
 
 
 @command(jobs, "serve")

@@ -18,7 +18,7 @@ from dask_rl.pipeline.jobs.run_record import RunRecord
 from dask_rl.pipeline.jobs.running import MAX_DEATHS, Running
 from dask_rl.pipeline.jobs.times import folder_name, iso, parse_time
 from dask_rl.pipeline.views.cli import run
-from dask_rl.storage.errors import ConfigError, RunStateError
+from dask_rl.storage.errors import ConfigError
 
 pytestmark = pytest.mark.service
 
@@ -191,14 +191,6 @@ def test_a_run_is_known_once(jobs):
     assert history.add(record)
     assert not history.add(record.model_copy(update={"status": "due"}))
     assert history.latest() == [record]
-
-
-def test_a_history_that_is_damaged_is_told(jobs):
-    put(jobs)
-    with sqlite3.connect(jobs.home / "jobs.sqlite") as connection:
-        connection.execute("UPDATE runs SET record = '{}'")
-    with pytest.raises(RunStateError, match="a row that is no run"):
-        History(jobs.home / "jobs.sqlite").latest()
 
 
 @pytest.mark.parametrize("text", ["2027-01-01T02:00:00Z", "2027-01-01T02-00-00Z", "2027-01-01T03:00:00.9+01:00"])

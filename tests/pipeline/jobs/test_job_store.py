@@ -12,7 +12,8 @@ from job_cases import Hostile
 
 from dask_rl.pipeline.jobs.home import JobsHome
 from dask_rl.pipeline.jobs.job_entry import JobEntry
-from dask_rl.pipeline.jobs.schedule import open_schedule
+from dask_rl.pipeline.jobs.job_store import JsonJobStore
+from dask_rl.pipeline.jobs.schedule import _NoExecutor, make_scheduler, open_schedule
 from dask_rl.storage.errors import ConfigError, RunStateError
 
 
@@ -108,6 +109,23 @@ def test_a_row_that_holds_no_job_is_left_alone(home, tmp_path, kind, caplog):
     with open_schedule(home) as schedule:
         schedule.remove("bad")
         assert schedule.damaged() == []
+
+
+@pytest.mark.parametrize(
+    "row", ["'bad', 1.0, 'text'", "CAST(x'ff' AS TEXT), 1.0, x'00'", "'bad', 'soon', x'00'", "x'ff', 1.0, x'00'"]
+)
+def test_values_of_another_kind_stop_no_job_and_are_never_due(home, row):
+    with open_schedule(home) as schedule:
+        due = schedule.add(entry())
+    execute(home, f"INSERT INTO apscheduler_jobs VALUES ({row})")
+    with open_schedule(home) as schedule:
+        assert schedule.jobs() == [(entry(), due)]
+        assert len(schedule.damaged()) == 1
+    store = JsonJobStore(home.database, yields=True)
+    scheduler = make_scheduler(store, _NoExecutor())
+    scheduler.start()
+    assert scheduler.process() > 0
+    scheduler.shutdown()
 
 
 def test_the_pickle_is_one():
