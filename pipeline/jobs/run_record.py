@@ -2,15 +2,14 @@
 
 import os
 import socket
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from dask_rl.pipeline.runs.run_directory import damaged, write_atomic
 
+from .process_identity import boot_id, start_ticks
 from .times import iso
 
 RECORD_FILE = "batch.json"
@@ -27,7 +26,7 @@ class RunRecord(BaseModel):
 
     job: str
     """The job's name."""
-    time: datetime
+    time: AwareDatetime
     """When it was due; names the run."""
     status: Status = "due"
     """due: to be started; interrupted: stopped from outside, resumable; skipped: the run before was still at work, or
@@ -41,10 +40,13 @@ class RunRecord(BaseModel):
     pid: int | None = None
     """The process that runs it: `dask-rl jobs exec`."""
     process_start: float | None = None
-    """When that process began, since pids come again."""
-    started: datetime | None = None
+    """When that process began, since pids come again: in clock ticks since the host was started, as a time of day would
+    be another one where the clock is set."""
+    boot_id: str | None = None
+    """Which start of the host that was."""
+    started: AwareDatetime | None = None
     """First start."""
-    ended: datetime | None = None
+    ended: AwareDatetime | None = None
     """End."""
     attempts: int = Field(0, ge=0)
     """Starts of `dask-rl train`."""
@@ -74,18 +76,15 @@ class RunRecord(BaseModel):
     @property
     def is_alive(self) -> bool:
         """Whether the process that runs it is there."""
-        if self.pid is None or self.is_elsewhere:
+        if self.pid is None or self.is_elsewhere or self.boot_id != boot_id():
             return False
-        try:
-            process = psutil.Process(self.pid)
-            return process.create_time() == self.process_start and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        ticks = start_ticks(self.pid)
+        return ticks is not None and ticks == self.process_start
 
     def mine(self) -> "RunRecord":
         """Return the record of a run that this process has at work."""
-        me = psutil.Process()
-        identity = {"host": socket.gethostname(), "pid": me.pid, "process_start": me.create_time()}
+        me = os.getpid()
+        identity = {"host": socket.gethostname(), "pid": me, "process_start": start_ticks(me), "boot_id": boot_id()}
         return self.model_copy(update=identity | {"status": "running"})
 
     def values(self) -> dict[str, Any]:
