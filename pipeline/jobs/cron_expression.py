@@ -4,7 +4,7 @@ import calendar
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 
 from dask_rl.storage.errors import ConfigError, explain
 
@@ -59,9 +59,13 @@ class CronExpression:
 
     def is_due(self, time: datetime) -> bool:
         """Whether the minute of `time` is one of these."""
-        in_month, in_week = time.day in self.days, time.isoweekday() % 7 in self.weekdays
+        return self.is_due_on(time) and time.hour in self.hours and time.minute in self.minutes
+
+    def is_due_on(self, day: date) -> bool:
+        """Whether some minute of a day is one of these."""
+        in_month, in_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
         fits = in_month and in_week if self.needs_both else in_month or in_week
-        return fits and time.month in self.months and time.hour in self.hours and time.minute in self.minutes
+        return fits and day.month in self.months
 
 
 def parse_cron(text: str) -> CronExpression:

@@ -1,9 +1,12 @@
 """When jobs are due: as crontab(5) says, also where clocks are put forward or back."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from dask_rl.pipeline.jobs.cron_expression import parse_cron
 from dask_rl.pipeline.jobs.job_trigger import JobTrigger, local_timezone, parse_timezone
@@ -32,10 +35,120 @@ def due_times(cron, start, count, zone="Europe/Berlin"):
         ("0 * * * *", (10, 31, 1), ["10-31 01:00 +0200", "10-31 02:00 +0200", "10-31 02:00 +0100"]),
         ("0 3 * * *", (10, 30, 12), ["10-31 03:00 +0100", "11-01 03:00 +0100"]),
         ("0 3 * * *", (3, 27, 12), ["03-28 03:00 +0200", "03-29 03:00 +0200"]),
+        ("0 0 * * *", (3, 27, 12), ["03-28 00:00 +0100", "03-29 00:00 +0200", "03-30 00:00 +0200"]),
+        ("0 0 * * 1", (3, 22, 0), ["03-22 00:00 +0100", "03-29 00:00 +0200", "04-05 00:00 +0200"]),
+        ("0 0 1 * *", (3, 1, 0), ["03-01 00:00 +0100", "04-01 00:00 +0200", "05-01 00:00 +0200"]),
     ],
 )
 def test_a_job_is_due_once_a_day_whatever_clocks_do(cron, start, expected):
     assert due_times(cron, datetime(2027, *start, tzinfo=BERLIN), len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "day", "expected"),
+    [
+        ("0 0 * * *", "America/Santiago", (2027, 9, 5), "09-05 01:00 -0300"),
+        ("30 0 * * *", "America/Havana", (2027, 3, 14), "03-14 01:30 -0400"),
+        ("59 0 * * *", "Asia/Beirut", (2027, 3, 28), "03-28 01:59 +0300"),
+        ("0 0 * * *", "Atlantic/Azores", (2027, 3, 28), "03-28 01:00 +0000"),
+        ("0 0 * * *", "Africa/Cairo", (2027, 4, 30), "04-30 01:00 +0300"),
+        ("10 2 * * *", "Australia/Lord_Howe", (2027, 10, 3), "10-03 02:40 +1100"),
+        ("0 9 30 12 *", "Pacific/Apia", (2011, 12, 30), "12-31 09:00 +1400"),  # it had no 30 December
+    ],
+)
+def test_a_time_that_is_left_out_is_due_as_much_later(cron, zone, day, expected):
+    start = datetime(*day, tzinfo=UTC) - timedelta(hours=20)
+    last = datetime.strptime(f"{day[0]}-{expected}", "%Y-%m-%d %H:%M %z")
+    trigger = JobTrigger(cron, zone)
+    due = trigger.get_next_fire_time(None, start)
+    while due < last:
+        due = trigger.get_next_fire_time(due, due + timedelta(seconds=2))
+    assert due.strftime("%m-%d %H:%M %z") == expected
+
+
+CHANGES = {  # days, in UTC, around which clocks changed: at night, at midnight, by half an hour, by a day
+    "Europe/Berlin": [(2027, 3, 28), (2027, 10, 31)],
+    "America/New_York": [(2027, 3, 14), (2027, 11, 7)],
+    "America/Havana": [(2027, 3, 14), (2027, 11, 7)],
+    "America/Sao_Paulo": [(2018, 2, 18), (2018, 11, 4)],
+    "America/St_Johns": [(2010, 3, 14), (2010, 11, 7)],
+    "Africa/Cairo": [(2027, 4, 30), (2027, 10, 29)],
+    "Africa/Casablanca": [(2024, 3, 10), (2024, 4, 14)],
+    "Antarctica/Troll": [(2027, 3, 28), (2027, 10, 31)],
+    "Asia/Pyongyang": [(2015, 8, 14), (2018, 5, 4)],
+    "Australia/Lord_Howe": [(2027, 4, 3), (2027, 10, 2)],
+    "Pacific/Apia": [(2011, 12, 30), (2011, 9, 24)],
+    "Pacific/Chatham": [(2027, 4, 3), (2027, 9, 25)],
+}
+
+
+def due_minutes(expression, zone, begin, end):
+    """What README says, minute after minute."""
+    is_hourly, minute = expression.text.split()[1].startswith("*"), timedelta(minutes=1)
+    due, time = set(), begin - timedelta(days=1)
+    before = time.astimezone(zone).replace(tzinfo=None)
+    while time < end:
+        local = time.astimezone(zone)
+        shown = local.replace(tzinfo=None)
+        if expression.is_due(shown) and (is_hourly or not local.fold):
+            due.add(time)
+        for number in range((shown - before) // minute - 1):  # those that clocks left out just now
+            if expression.is_due(before + (number + 1) * minute):
+                due.add(time + number * minute)
+        before = shown
+        time += minute
+    return sorted(time for time in due if begin <= time < end)
+
+
+def has_same_due_times(cron, zone, begin, days):
+    """Whether a trigger is due when README says so."""
+    end, trigger, found = begin + timedelta(days=days), JobTrigger(cron, zone), []
+    time = trigger.get_next_fire_time(None, begin).astimezone(UTC)
+    while time < end:
+        found.append(time)
+        assert trigger.get_next_fire_time(None, time - timedelta(seconds=30)).astimezone(UTC) == time
+        time = trigger.get_next_fire_time(time, time).astimezone(UTC)
+    return found == due_minutes(parse_cron(cron), ZoneInfo(zone), begin, end)
+
+
+expressions = st.tuples(
+    st.sampled_from(["0", "1", "30", "59", "*/15", "5-50/9", "*/7,3"]),
+    st.sampled_from(["0", "1", "2", "23", "0,1", "0-3", "22-23", "*", "*/2", "*/5"]),
+    st.sampled_from(["*", "1", "14,28-31", "*/2"]),
+    st.sampled_from(["*", "3-4", "9-12"]),
+    st.sampled_from(["*", "0", "1", "sun,fri"]),
+).map(" ".join)
+days = st.sampled_from([(zone, day) for zone, days in CHANGES.items() for day in days])
+
+
+@settings(max_examples=5, deadline=None)
+@example("0 0 * * *", ("America/New_York", (2027, 3, 14)), 0)
+@example("30 0 * * *", ("Africa/Cairo", (2027, 4, 30)), 2000)
+@example("*/15 * * * *", ("Australia/Lord_Howe", (2027, 4, 3)), 1000)
+@given(expressions, days, st.integers(0, 2 * 1440))
+def test_due_times_are_those_of_whoever_looks_every_minute(cron, day, minutes_before):
+    """Also from the middle of a change on."""
+    zone, date = day
+    begin = datetime(*date, tzinfo=UTC) + timedelta(days=1, minutes=-minutes_before)
+    assert has_same_due_times(cron, zone, begin, days=1)
+
+
+@pytest.mark.storm
+@pytest.mark.parametrize(
+    "place", ["Africa", "America", "Antarctica", "Asia", "Atlantic", "Australia", "Europe", "Pacific"]
+)
+def test_due_times_are_those_of_whoever_looks_every_minute_in_all_zones(place):
+    """One expression after the other, at every change since 1975 of every zone."""
+    texts = itertools.cycle(
+        ["0 0 * * *", "30 */2 * * *", "*/20 0-3 * * 0,5", "15 23 * * *", "45 1,2 */2 * *", "7 * * * *"]
+    )
+    for zone in sorted(name for name in available_timezones() if name.startswith(place)):
+        for day in range(1827, 25000):
+            begin = datetime.fromtimestamp(day * 86400, UTC)
+            here, there = begin.astimezone(ZoneInfo(zone)), (begin + timedelta(days=1)).astimezone(ZoneInfo(zone))
+            if here.utcoffset() != there.utcoffset():
+                cron = next(texts)
+                assert has_same_due_times(cron, zone, begin - timedelta(hours=12), days=2), (cron, zone, begin)
 
 
 def test_going_on_from_the_first_of_two_equal_times_leaves_the_second_out():
