@@ -9,6 +9,7 @@ from .run_directory import RunDirectory
 
 Row = Mapping[str, Any]
 """A row of metrics.jsonl; see run_directory."""
+ROW_KINDS = ("train", "evaluation", "event", "dataset")
 
 
 class RunLogger(Protocol):

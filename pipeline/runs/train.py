@@ -137,8 +137,10 @@ def _train(
             _refuse_overtaken(run, job, resolved)
             write_atomic(run.path / "resolved.yaml", resolved.to_yaml())
             write_atomic(run.job_file, job.to_yaml())
-            if client is None and connected is not None and resolved.cluster.kind not in JOINED_KINDS:
-                display.note(f"dashboard: {page_of(connected)}")
+            if connected is not None:
+                control.address = connected.scheduler.address
+                if client is None and resolved.cluster.kind not in JOINED_KINDS:
+                    display.note(f"dashboard: {page_of(connected)}; attach to {control.address}")
             return Training(run, log, resolved, data, group, connected, control).to_end(display)
 
 

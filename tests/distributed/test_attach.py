@@ -209,6 +209,18 @@ def test_where_no_scheduler_is_one_line_says_so(tmp_path):
         attach(tmp_path / "scheduler.json")
 
 
+def test_what_is_no_address_of_a_scheduler_is_told_from_one(start, cluster_client, tmp_path):
+    """A run says where it is to be found, and so does its handle elsewhere."""
+    run = start(cluster_client)
+    wait_for(lambda: run.address == cluster_client.scheduler.address, "the run to know its scheduler")
+    with attach(run.address.removeprefix("tcp://")) as runs:
+        assert runs[0].address == run.address
+    with pytest.raises(ConfigError, match=r"got http.*/learners, the address of a dashboard; .* tcp://"):
+        attach("http://127.0.0.1:8787/learners")
+    with pytest.raises(ConfigError, match=r"a directory; .*`address`"):
+        attach(tmp_path)
+
+
 @pytest.mark.slow
 def test_under_tls_only_those_with_a_certificate_are_let_in(start, tmp_path):
     files = write_tls_files(tmp_path / "tls")

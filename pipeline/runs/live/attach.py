@@ -5,6 +5,7 @@ names only its job, its result and its own checkpoints are read, none of which r
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -27,6 +28,7 @@ from .live_run import LiveRun
 from .scheduler_link import SchedulerLink
 
 CONNECT_SECONDS = 30.0
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+|\[[0-9a-fA-F:]+\]:\d+")
 
 
 class LiveRuns(Sequence[LiveRun]):
@@ -110,8 +112,8 @@ def attach(
     The scheduler gets the learners page where it has none, which keeps account of the runs.
 
     Args:
-        where: a client; or the address of a scheduler, or the file that `dask scheduler --scheduler-file` wrote; None:
-            the current default client.
+        where: a client; or the address of a scheduler (a run's `address`, or what `dask-rl train` says), or the file
+            that `dask scheduler --scheduler-file` wrote; None: the current default client.
         security: for an address or a file: `{ca_file, cert, key}` as in a job, or Dask's own; None: as Dask is
             configured. A client has its own.
         timeout_seconds: bound on reaching the scheduler.
@@ -122,9 +124,8 @@ def attach(
     if where is None or isinstance(where, Client):
         client = where or _default_client()
         return LiveRuns(SchedulerLink(client), lambda: None)
-    kind = "address" if "://" in os.fspath(where) else "scheduler_file"
     given = None if isinstance(security, Security) else security
-    settings = {"kind": kind, kind: os.fspath(where), "startup_timeout_seconds": timeout_seconds, "security": given}
+    settings = {**_place(os.fspath(where)), "startup_timeout_seconds": timeout_seconds, "security": given}
     config = validate(ClusterConfig, settings, "attach")
     credentials = security if isinstance(security, Security) else open_security(config.security)
     client = connect(config, credentials, set_as_default=False)
@@ -133,6 +134,21 @@ def attach(
     except BaseException:
         client.close()
         raise
+
+
+def _place(where: str) -> dict[str, str]:
+    """Return the settings of a cluster that name the scheduler: by its address, or by its file."""
+    if where.startswith(("http://", "https://")):
+        allowed = "a scheduler's, such as tcp://127.0.0.1:8786"
+        fix = "take the one that dask-rl train names beside the dashboard's, or a run's `address`"
+        raise ConfigError(explain("attach", got=f"{where}, the address of a dashboard", allowed=allowed, fix=fix))
+    if "://" in where or (_HOST_AND_PORT.fullmatch(where) and not os.path.exists(where)):
+        return {"kind": "address", "address": where}
+    if os.path.isdir(where):
+        allowed = "the address of a scheduler, or a scheduler file"
+        fix = "take the address that dask-rl train names beside the dashboard's, or a run's `address`"
+        raise ConfigError(explain("attach", got=f"{where}, a directory", allowed=allowed, fix=fix))
+    return {"kind": "scheduler_file", "scheduler_file": where}
 
 
 def _default_client() -> Client:

@@ -20,6 +20,7 @@ class AttachedRun:
         self.path = run.path
         self.num_steps = run.num_steps
         self.client = scheduler.client
+        self.address: str | None = scheduler.client.scheduler.address
         self._run_id = run.run_id
         self._host = run.host
         self._scheduler = scheduler

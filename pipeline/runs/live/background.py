@@ -49,6 +49,11 @@ class BackgroundRun:
         # As a daemon it does not hold up the end of the process, which stops the run before.
         self._thread = threading.Thread(target=self._work, name=f"dask-rl run {run.name}", daemon=True)
 
+    @property
+    def address(self) -> str | None:
+        """Of the scheduler that it tells of itself; None: of none, or not yet."""
+        return self._control.address
+
     def start(self) -> None:
         """Begin."""
         _under_way[self._control.run_id] = self

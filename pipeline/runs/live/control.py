@@ -59,6 +59,8 @@ class RunControl:
         self.num_steps = num_steps
         self.stop = stop or StopRequest()
         self.run_id = secrets.token_hex(6)
+        self.address: str | None = None
+        """Of the scheduler that the run tells of itself, from when it is there."""
         self._state = RunState()
         self._lock = threading.Lock()
         self._inbox: queue.SimpleQueue[tuple[str, Answer] | None] = queue.SimpleQueue()

@@ -13,6 +13,7 @@ from dask_rl.pipeline.runs.config_errors import validate
 from dask_rl.pipeline.runs.job import TrainJob
 from dask_rl.pipeline.runs.module_choice import choose_module
 from dask_rl.pipeline.runs.run_directory import RunDirectory, dataset_facts
+from dask_rl.pipeline.runs.run_log import ROW_KINDS
 from dask_rl.pipeline.runs.train_result import TrainResult
 from dask_rl.pipeline.runs.trained_policy import find_checkpoint, load_checkpoint_policy
 from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, RunStateError, explain
@@ -56,6 +57,11 @@ class LiveRun:
     def num_steps(self) -> int:
         """Gradient steps of the whole run."""
         return self._link.num_steps
+
+    @property
+    def address(self) -> str | None:
+        """Of the scheduler that it tells of itself, for `attach`; None where it has none, or none yet."""
+        return self._link.address
 
     @property
     def status(self) -> Status:
@@ -151,8 +157,10 @@ class LiveRun:
         """Return the rows of its metrics.jsonl of one kind: train, evaluation, event or dataset.
 
         Raises:
-            ConfigError: pandas is not installed.
+            ConfigError: another kind, or pandas is not installed.
         """
+        if kind not in ROW_KINDS:
+            raise ConfigError(explain("kind", got=repr(kind), allowed=", ".join(ROW_KINDS), fix="choose one"))
         try:
             import pandas
         except ImportError:
@@ -219,7 +227,7 @@ class LiveRun:
         return f"LiveRun({self.name!r}, {self._described()})"
 
     def _repr_html_(self) -> str:
-        rows = {"state": self._described(), "directory": self.path}
+        rows = {"state": self._described(), "directory": self.path, "scheduler": self.address or "none"}
         return html_table(f"run {self.name}", rows)
 
     def _described(self) -> str:

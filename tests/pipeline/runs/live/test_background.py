@@ -129,6 +129,9 @@ def test_a_handle_knows_the_numbers(start):
     run = start()
     run.wait(SECONDS)
     rows = RunDirectory(run.path).rows("train")
+    assert run.address is None  # it has no cluster
+    with pytest.raises(ConfigError, match=r"kind: got 'eval'; allowed: train, evaluation, event, dataset"):
+        run.metrics("eval")
     metrics = run.metrics()
     assert metrics["step"].tolist() == [row["step"] for row in rows] == [25, 50, 75, 100]
     assert metrics["total_loss"].tolist() == [row["total_loss"] for row in rows]
