@@ -13,9 +13,12 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
+from .process_group import OrphanGuard, is_group_alive
+
 _LAUNCHER = Path(__file__).with_name("die_with_parent.py")
 _READ_BYTES = 1 << 16
 _TAIL_LINES = 40
+_LOOK_SECONDS = 0.05
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -81,10 +84,16 @@ class Ended:
         """What it said about its end: its last error, else its last line, else its exit code."""
         errors = [line.removeprefix("error: ") for line in self.tail if line.startswith("error: ")]
         if self.returncode < 0:
-            return f"ended by {signal.Signals(-self.returncode).name}"
+            return f"ended by {signal_name(-self.returncode)}"
         if errors:
             return errors[-1]
         return f"exit code {self.returncode}" + (f": {self.tail[-1]}" if self.tail else "")
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal; those for real time have none of their own."""
+    names = {one.value: one.name for one in signal.Signals}
+    return names.get(number, f"signal {number}")
 
 
 def run_command(
@@ -96,23 +105,38 @@ def run_command(
     environment: Mapping[str, str],
     time_limit_seconds: float | None,
     stop_wait_seconds: float,
+    stops_group: bool = False,
 ) -> Ended:
     """Run a program to its end, or to its stop: SIGTERM first, SIGKILL to all that it started later.
 
     It is the leader of a session of its own, so that a Ctrl-C in a terminal comes to it through us alone; and it dies
-    with this process, however that ends.
+    with this process, however that ends, as does what it started. What it leaves behind at an end of its own goes on.
+
+    Args:
+        command: the program and its arguments.
+        sink: takes its output.
+        stop: asks it to stop.
+        directory: its working directory.
+        environment: variables beside those of this process.
+        time_limit_seconds: after which it is asked to stop.
+        stop_wait_seconds: after which it is killed when it was asked to stop.
+        stops_group: whether what it started is asked to stop at the same time; else once it has ended.
     """
     launched = [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), *command]
-    with subprocess.Popen(
-        launched,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=directory,
-        env={**os.environ, **environment},
-        start_new_session=True,
-    ) as process:
-        return _Watch(process, sink, stop, time_limit_seconds, stop_wait_seconds).to_end()
+    with (
+        OrphanGuard() as guard,
+        subprocess.Popen(
+            launched,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        ) as process,
+    ):
+        guard.watch(process.pid)
+        return _Watch(process, sink, stop, time_limit_seconds, stop_wait_seconds, stops_group).to_end()
 
 
 class _Watch:
@@ -123,11 +147,13 @@ class _Watch:
         stop: StopSignals,
         time_limit_seconds: float | None,
         stop_wait_seconds: float,
+        stops_group: bool,
     ) -> None:
         self._process = process
         self._sink = sink
         self._stop = stop
         self._stop_wait_seconds = stop_wait_seconds
+        self._stops_group = stops_group
         self._num_signals = 0
         self._limit = None if time_limit_seconds is None else time.monotonic() + max(time_limit_seconds, 0)
         self._kill_at: float | None = None
@@ -152,6 +178,7 @@ class _Watch:
                 if self._stop.descriptor in ready:
                     os.read(self._stop.descriptor, _READ_BYTES)
                 self._consider_stopping()
+            self._stop_rest()
             while self._read(output):
                 pass
         finally:
@@ -180,8 +207,23 @@ class _Watch:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _ask_to_stop(self, now: float) -> None:
-        self._process.terminate()
+        if self._stops_group:
+            os.killpg(self._process.pid, signal.SIGTERM)
+        else:
+            self._process.terminate()
         self._kill_at = now + self._stop_wait_seconds
+
+    def _stop_rest(self) -> None:
+        """After a stop nothing stays that the program had started; it has ended, and is not waited for yet."""
+        if self._kill_at is None:
+            return
+        if not self._stops_group:
+            os.killpg(self._process.pid, signal.SIGTERM)
+        self._limit = None
+        while self._kill_at is not None and is_group_alive(self._process.pid):
+            if select.select([self._stop.descriptor], [], [], _LOOK_SECONDS)[0]:
+                os.read(self._stop.descriptor, _READ_BYTES)
+            self._consider_stopping()
 
     def _read(self, descriptor: int) -> bool:
         """Pass on what there is; return whether there may be more."""

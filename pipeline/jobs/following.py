@@ -26,6 +26,7 @@ def run_following(batch: BatchConfig, record: RunRecord, log: LogFile, stop: Sto
             environment=_environment(record),
             time_limit_seconds=batch.command_time_limit_seconds,
             stop_wait_seconds=batch.stop_wait_seconds,
+            stops_group=True,
         )
     except OSError as error:
         return f"{name} failed: {error.strerror or error}"

@@ -1,7 +1,6 @@
 """The runs that are due or at work, as a server sees them: starts them, and learns how they ended."""
 
 import logging
-import signal
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -14,6 +13,7 @@ from dask_rl.pipeline.runs.run_lock import is_silent
 from dask_rl.storage.errors import ConfigError, RunStateError
 
 from .batch_job import LOCK_FILE, load_batch_job
+from .child_process import signal_name
 from .history import History
 from .home import JobsHome
 from .job_store import entry_of
@@ -104,7 +104,7 @@ class Running:
             self._history.put(found)
         elif returncode is None or returncode < 0:
             self._deaths[key] += 1
-            how = "died with its server" if returncode is None else f"was ended by {_name(returncode)}"
+            how = "died with its server" if returncode is None else f"was ended by {signal_name(-returncode)}"
             if self._deaths[key] > MAX_DEATHS:
                 self._end(record, status="failed", exit_code=returncode, message=f"its process {how}, again and again")
                 return
@@ -147,7 +147,3 @@ def _is_gone(record: RunRecord) -> bool:
     if record.is_elsewhere:
         return record.run is None or is_silent(Path(record.run).with_name(LOCK_FILE))
     return not record.is_alive
-
-
-def _name(returncode: int) -> str:
-    return signal.Signals(-returncode).name
