@@ -148,7 +148,8 @@ def test_the_algorithm_of_the_guide_trains_on_two_learners_and_is_restored(load,
     load(algorithm, "my_awr")
     monkeypatch.chdir(tmp_path)
     exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), {})
-    use = use.replace('"mine.zarr",', '"mine.zarr", batch_size=8, num_shards=2,')
+    use = use.replace('"pendulum.zarr",', '"mine.zarr", batch_size=8, num_shards=2,')
+    assert "mine.zarr" in use
     code = compile(use, "CONTRIBUTING.md", "exec")
     exec(code, {"__name__": "__main__"})
     undisturbed = load_policy("awr")._module.get_state()
