@@ -25,7 +25,8 @@ def render_slurm(request: RenderRequest) -> dict[str, str]:
     """Return the script.
 
     Raises:
-        ConfigError: temporary credentials, which nobody in an allocation could hand out.
+        ConfigError: temporary credentials, which nobody in an allocation could hand out; a path that cannot stand in
+            the script.
     """
     config = request.job.cluster.for_learners(request.job.learners)
     num_workers = config.num_workers or request.job.learners.num_learners

@@ -1,10 +1,13 @@
 """Options of sbatch as lines of a script, `#SBATCH --name=value`."""
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator
+
+from dask_rl.storage.errors import ConfigError, explain
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+^~-]+")
 
@@ -32,7 +35,13 @@ def quote_directive(value: str) -> str:
 
     sbatch is no shell: it knows both quotes and the backslash, the latter inside quotes too, and takes # outside
     them for a comment.
+
+    Raises:
+        ConfigError: it has more than one line, of which the second would be a line of the script.
     """
+    if not all(letter.isprintable() or unicodedata.category(letter) == "Zs" for letter in value):
+        allowed, fix = "for SLURM: printable characters in one line", "move or rename what it names"
+        raise ConfigError(explain("option of sbatch", got=repr(value), allowed=allowed, fix=fix))
     if _PLAIN.fullmatch(value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

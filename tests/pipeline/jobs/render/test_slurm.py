@@ -90,6 +90,13 @@ def test_it_asks_for_a_task_for_each_worker(capsys, tmp_path, feed_dataset):
     assert directives_of(typed)["gres"] == "nvme:1"
 
 
+@pytest.mark.parametrize("name", ["a\nrm -rf x", "a\rb", "a\x0bb", "a\u2028b"])
+def test_a_directory_of_several_lines_is_refused(capsys, tmp_path, feed_dataset, name):
+    """The second would be one of the script's, beside the directive."""
+    job = write_job(tmp_path / name, feed_dataset, **TWO)
+    assert "option of sbatch: got " in refusal(capsys, "slurm", job)
+
+
 def test_a_job_of_kind_slurm_is_its_driver_alone(capsys, tmp_path, feed_dataset):
     cluster = {"kind": "slurm", "memory_per_worker": "1GB"}
     job = write_job(tmp_path / "place", feed_dataset, cluster=cluster, **TWO)
