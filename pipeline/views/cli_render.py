@@ -1,5 +1,6 @@
 """`dask-rl jobs render …`: files for schedulers that others run."""
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,7 +41,7 @@ def render(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the job, as in a.b=c."),
     ] = None,
-    home: Annotated[Path | None, typer.Option("--home", help="Where its history is to be.")] = None,
+    home: Annotated[Path | None, typer.Option("--home", help="Where its history is to be; default: $DASK_RL_HOME.")] = None,
 ) -> Output:
     """Print files by which cron, systemd, SLURM or Kubernetes run the job; each calls `dask-rl jobs exec`."""
     request = _request(job, cron, timezone, name, set_ or [], home)
@@ -64,9 +65,15 @@ def _request(
         name=names.default_name(file) if name is None else names.check_job_name(name),
         cron=None if cron is None else expressions.parse_cron(cron),
         timezone=None if timezone is None else load("pipeline.jobs.render.schedules").check_timezone(timezone),
-        home=None if home is None else home.expanduser().absolute(),
+        home=_home(home),
         overrides=overrides,
     )
+
+
+def _home(given: Path | None) -> Path | None:
+    """Return the home that the files are to name: another scheduler starts them without this shell's environment."""
+    chosen = given or os.environ.get(load("pipeline.jobs.home").HOME_VARIABLE)
+    return Path(chosen).expanduser().absolute() if chosen else None
 
 
 def _write(path: Path, text: str) -> str:

@@ -51,3 +51,10 @@ def test_what_cron_cannot_do_is_refused(capsys, tmp_path, feed_dataset):
     assert "--timezone: got Europe/Berlin; allowed: none" in refusal(capsys, "cron", job, *zone)
     odd = write_job(tmp_path / "back\\slash", feed_dataset)
     assert "no backslashes" in refusal(capsys, "cron", odd, "--cron", "@daily")
+
+
+def test_the_home_of_the_shell_is_written_down(capsys, tmp_path, feed_dataset, monkeypatch):
+    """Whoever starts the line has not got this shell's environment."""
+    monkeypatch.setenv("DASK_RL_HOME", str(tmp_path / "home"))
+    [text] = render(capsys, "cron", write_job(tmp_path, feed_dataset), "--cron", "*/5 2 * * *").values()
+    assert f"--home={tmp_path}/home" in text
