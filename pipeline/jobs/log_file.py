@@ -1,5 +1,6 @@
 """The log of a run: everything that its processes wrote, on a disk that may be full."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,10 @@ class LogFile:
         self._echo = echo
         self._num_lost = 0
         self._reason = ""
+
+    def without_file(self) -> "LogFile":
+        """Return one that copies as this does, and keeps nothing: for a run that has no directory."""
+        return LogFile(Path(os.devnull), echo=self._echo)
 
     def say(self, text: str) -> None:
         """Add a line of our own."""

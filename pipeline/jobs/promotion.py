@@ -1,15 +1,15 @@
 """Which of a job's runs is in use: the link `current` in the directory of all its runs."""
 
-import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dask_rl.pipeline.runs.batch_config import PREVIOUS, BatchConfig
-from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import RunStateError, explain
 from dask_rl.storage.files import fsync_path
+
+from .run_results import Evaluation, load_result
 
 CURRENT = "current"
 
@@ -47,28 +47,34 @@ def initial_weights(batch: BatchConfig, base: Path) -> str | None:
     return None if latest is None else str(latest)
 
 
-def reason_to_keep(batch: BatchConfig, evaluation: dict[str, Any] | None, run: Path) -> str | None:
-    """Return why a complete run is not promoted, None where it is."""
-    old = current_run(run.parent)
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a complete run is promoted."""
+
+    is_promoted: bool
+    reason: str | None = None
+    """Why not; or what could not be compared."""
+
+
+def judge(batch: BatchConfig, run: Path) -> Verdict:
+    """Compare a complete run with the one in use.
+
+    Raises:
+        RunStateError: its result is damaged. Where that of the run in use is, there is nothing to compare with.
+    """
+    old, after = current_run(run.parent), load_result(run).evaluation or Evaluation()
     if batch.keep_if == "always" or old is None or old == run.resolve():
-        return None
-    before, after = run_result(old).get("evaluation") or {}, evaluation or {}
-    if before.get("return_mean") is None or before.get("environment") != after.get("environment"):
-        return None  # nothing to compare with
-    if after.get("return_mean") is not None and after["return_mean"] >= before["return_mean"]:
-        return None
-    return f"not promoted: return {_number(after)} after {_number(before)} of {old.name}"
-
-
-def run_result(run: Path) -> dict[str, Any]:
-    """Return result.json of a run; empty where it has none that can be read."""
+        return Verdict(True)
     try:
-        result = json.loads(RunDirectory(run).result_file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return result if isinstance(result, dict) else {}
+        before = load_result(old).evaluation or Evaluation()
+    except (RunStateError, OSError) as error:
+        return Verdict(True, f"promoted without a comparison: {error}")
+    if before.return_mean is None or before.environment != after.environment:
+        return Verdict(True)  # nothing to compare with
+    if after.return_mean is not None and after.return_mean >= before.return_mean:
+        return Verdict(True)
+    return Verdict(False, f"not promoted: return {_number(after)} after {_number(before)} of {old.name}")
 
 
-def _number(evaluation: dict[str, Any]) -> str:
-    mean = evaluation.get("return_mean")
-    return f"{mean:.6g}" if isinstance(mean, int | float) else "none"
+def _number(evaluation: Evaluation) -> str:
+    return "none" if evaluation.return_mean is None else f"{evaluation.return_mean:.6g}"

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dask_rl.storage.errors import ConfigError, RunStateError, explain
 
+from .batch_job import load_batch_job
 from .home import JobsHome
 from .job_entry import JobEntry
 from .job_store import JsonJobStore, entry_of, make_job
@@ -55,7 +56,7 @@ class Schedule:
         """Add a job, or replace the one of that name and file; return when it is due.
 
         Raises:
-            ConfigError: the name is taken by another file's job.
+            ConfigError: the name is taken by another file's job, or the directory of its runs by another job.
         """
         job = make_job(entry, None)
         due: datetime = job.trigger.get_next_fire_time(None, now())
@@ -65,6 +66,7 @@ class Schedule:
             got, fix = f"{entry.name}, that of {entry_of(known).job_file}", "give another --name, or remove that job"
             raise ConfigError(explain("job name", got=got, allowed="a new one", fix=fix))
         if known is not None:
+        self._refuse_shared_runs(entry)
             self._store.update_job(job)
             return due
         try:
@@ -75,6 +77,14 @@ class Schedule:
         return due
 
     def jobs(self) -> list[tuple[JobEntry, datetime | None]]:
+    def _refuse_shared_runs(self, entry: JobEntry) -> None:
+        """Let no two jobs have one directory: of one time both would be one run, and both would promote theirs."""
+        base = _directory_of_runs(entry)
+        for other, _ in self.jobs():
+            if base is not None and other.name != entry.name and _directory_of_runs(other) == base:
+                got, fix = f"{base}, that of the job {other.name}", "name another directory, or remove that job"
+                raise ConfigError(explain("run", got=got, allowed="a directory for each job", fix=fix))
+
         """Return all jobs by name, each with its next due time; None: it is paused."""
         jobs = [(entry_of(job), job.next_run_time) for job in self._scheduler.get_jobs()]
         return sorted(jobs, key=lambda pair: pair[0].name)
@@ -119,6 +129,13 @@ class Schedule:
 
 
 def next_times(entry: JobEntry, count: int) -> list[datetime]:
+def _directory_of_runs(entry: JobEntry) -> Path | None:
+    try:
+        return load_batch_job(entry.job_file, entry.directory).base.resolve()
+    except (ConfigError, OSError):
+        return None
+
+
     """Return the next due times of a job, in its time zone."""
     trigger = JobTrigger(entry.cron, entry.timezone)
     times: list[datetime] = []

@@ -4,63 +4,28 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic
 from dask_rl.pipeline.runs.run_lock import RunLock
-from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError
+from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError, explain
 
-from .batch_job import LOCK_FILE, BatchJob, load_batch_job
+from .batch_job import LOCK_FILE, BatchJob
 from .child_process import Ended, StopSignals, run_command
 from .following import run_following
 from .log_file import LogFile
-from .promotion import initial_weights, promote, reason_to_keep, run_result
+from .promotion import initial_weights, judge, promote
 from .reporter import Reporter
 from .run_record import RunRecord, Status, load_record
-from .times import folder_name, now
+from .run_results import dataset_hashes, load_result
+from .times import now
 from .unchanged import reason_not_to_run
 
 _DONE, _USAGE, _INTERRUPTED = 0, 2, 3
 _MAX_WAIT_SECONDS = 3600.0
-_EVALUATION_KEYS = ("environment", "return_mean", "return_standard_error", "num_episodes")
-
-
-def execute(
-    job_file: Path,
-    record: RunRecord,
-    reporter: Reporter,
-    stop: StopSignals,
-    *,
-    echo: bool,
-    overrides: Sequence[str] = (),
-) -> RunRecord:
-    """Run the job of a file for the time of `record`; return what it came to.
-
-    The same time again goes on with its run where that did not end well, and does nothing where it is complete.
-
-    Args:
-        job_file: the job; relative paths in it mean the working directory.
-        record: name and time.
-        reporter: is told as it goes on.
-        stop: asks it to save and stop.
-        echo: copy the run's output to stderr.
-        overrides: `a.b=c` for each value of the job that differs from the file's, where the run begins.
-    """
-    known = reporter.known(record) or record
-    try:
-        job = load_batch_job(job_file, overrides=overrides)
-    except ConfigError as error:
-        message = "; ".join(str(error).splitlines())
-        end = {"status": "failed", "exit_code": _USAGE, "message": message, "started": now(), "ended": now()}
-        failed = known.mine().model_copy(update=end)
-        reporter.report_end(failed)
-        return failed
-    directory = job.base / folder_name(record.time)
-    log = LogFile(directory / "log.txt", echo=echo)
-    return ScheduledRun(job, known, directory, log, reporter, stop).execute()
 
 
 class AnotherAtWorkError(RunStateError):
@@ -75,7 +40,7 @@ class _Try:
 
 
 class ScheduledRun:
-    """One run; see `execute`."""
+    """One run, whose directory may hold what an earlier start of it left."""
 
     def __init__(
         self,
@@ -106,6 +71,8 @@ class ScheduledRun:
                 return self._to_end(held)
             except AnotherAtWorkError as error:
                 return self._refused(error)
+            except Exception as error:  # ours: else the run would be at work for ever, and nobody be told
+                return self._failed_unexpectedly(error)
 
     def _to_end(self, held: contextlib.ExitStack) -> RunRecord:
         while True:
@@ -149,11 +116,20 @@ class ScheduledRun:
                 raise AnotherAtWorkError(str(error)) from None
             self._is_held = True
         left = load_record(self._directory)
+        if left is not None and left.job != self._record.job:
+            self._leave_alone(left)
         known = {"run": str(self._directory), "started": now(), "ended": None, "exit_code": None, "message": None}
         if left is not None:
             known["started"] = left.started or known["started"]
             known["attempts"] = left.attempts if left.status == "running" else 0
         self._record = self._record.mine().model_copy(update=known)
+
+    def _leave_alone(self, other: RunRecord) -> None:
+        """Refuse to go on with another job's run, and write nothing into it."""
+        self._log = self._log.without_file()
+        self._set(run=None)
+        got, fix = f"{self._directory}, which is of the job {other.job}", "give one of the two jobs another `run`"
+        raise ConfigError(explain("run", got=got, allowed="a directory for each job", fix=fix))
 
     def _look_before(self) -> RunRecord | None:
         """End where there is nothing to do."""
@@ -233,19 +209,17 @@ class ScheduledRun:
         return None
 
     def _complete(self) -> RunRecord:
-        result = run_result(self._directory)
-        evaluation = result.get("evaluation")
-        if isinstance(evaluation, dict):
-            evaluation = {key: evaluation.get(key) for key in _EVALUATION_KEYS}
-        reason = reason_to_keep(self._batch, evaluation, self._directory)
-        if reason is None:
+        result, verdict = load_result(self._directory), judge(self._batch, self._directory)
+        if verdict.is_promoted:
             promote(self._directory)
-        self._set(evaluation=evaluation, weights_hash=result.get("weights_hash"), promoted=reason is None)
-        return self._end("complete", _Try(_DONE, reason))
+        evaluation = None if result.evaluation is None else result.evaluation.model_dump()
+        self._set(evaluation=evaluation, weights_hash=result.weights_hash, promoted=verdict.is_promoted)
+        return self._end("complete", _Try(_DONE, verdict.reason))
 
     def _end(self, status: Status, tried: _Try) -> RunRecord:
         """Run what is to follow, then report the end."""
-        self._set(status=status, exit_code=tried.exit_code, message=tried.message, datasets=self._datasets())
+        datasets = {} if self._record.run is None else dataset_hashes(self._directory)
+        self._set(status=status, exit_code=tried.exit_code, message=tried.message, datasets=datasets)
         self._log.say(f"{status}{f': {tried.message}' if tried.message else ''}")
         problem = run_following(self._batch, self._record, self._log, self._stop)
         messages = [message for message in (tried.message, problem) if message]
@@ -258,23 +232,36 @@ class ScheduledRun:
             self._log.say(f"not reported: {problem}")
         return self._record
 
+    def _failed_unexpectedly(self, error: Exception) -> RunRecord:
+        """End as any failure does; what follows a run is not run a second time."""
+        self._log.say("".join(traceback.format_exception(error)).rstrip())
+        message = f"{type(error).__name__}: {error}"
+        if not self._record.is_open:  # it came from what follows
+            return self._put_end(self._record.status, _Try(self._record.exit_code or _DONE, message))
+        try:
+            return self._end("failed", _Try(1, message))
+        except Exception as another:
+            return self._failed_unexpectedly(another)
+
     def _refused(self, error: AnotherAtWorkError) -> RunRecord:
         """Leave the run of before alone; where that is this very one, its record too."""
         skipped = {"status": "skipped", "exit_code": _USAGE, "message": str(error), "ended": now()}
         self._record = self._record.model_copy(update=skipped)
-        known = self._reporter.known(self._record)
-        if known is None or known.status == "due":
+        known, same = self._reporter.known(self._record), self._same_at_work()
+        if same is not None:
+            self._reporter.tell_history(same)  # which may have lost sight of it
+        elif known is None or known.status == "due":
             self._reporter.report_end(self._record)
         return self._record
 
-    def _datasets(self) -> dict[str, str]:
+    def _same_at_work(self) -> RunRecord | None:
+        """Return the record of this very run where another process has it at work."""
         try:
-            rows = RunDirectory(self._directory).rows("dataset")
-        except (OSError, RunStateError):
-            return {}
-        facts: dict[str, Any] = rows[-1] if rows else {}
-        found = facts.get("modules", {"": facts})
-        return {str(one["path"]): str(one["content_hash"]) for one in found.values() if "content_hash" in one}
+            left = load_record(self._directory)
+        except RunStateError:
+            return None
+        is_at_work = left is not None and left.status == "running" and (left.is_alive or left.is_elsewhere)
+        return left if is_at_work and left is not None and left.job == self._record.job else None
 
     def _seconds_left(self) -> float | None:
         return None if self._deadline is None else max(self._deadline - time.monotonic(), 0)

@@ -213,7 +213,7 @@ def exec_(
     home: Home = None,
 ) -> Output:
     """Run a job once, with retries, time limit and what follows it; for cron, systemd and their like."""
-    names, times, running = (load(f"pipeline.jobs.{module}") for module in ("names", "times", "scheduled_run"))
+    names, times, running = (load(f"pipeline.jobs.{module}") for module in ("names", "times", "execute"))
     records, reporter = load("pipeline.jobs.run_record"), load("pipeline.jobs.reporter")
     chosen = names.default_name(job) if name is None else names.check_job_name(name)
     due = times.whole_seconds(times.now()) if time is None else times.parse_time(time)

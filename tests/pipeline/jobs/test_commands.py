@@ -143,6 +143,38 @@ def test_a_job_that_is_wrong_is_not_added(jobs, call):
     assert "job file: got no.yaml" in call("add", "no.yaml", "--cron", "0 2 * * *", code=2)
 
 
+def test_two_jobs_with_one_directory_of_runs_are_not_added(jobs, call):
+    job = jobs.write()
+    call("add", job, "--cron", "0 2 * * *", "--name", "aa")
+    call("add", job, "--cron", "0 3 * * *", "--name", "aa")
+    message = call("add", job, "--cron", "0 2 * * *", "--name", "bb", code=2)
+    assert f"run: got {jobs.base()}, that of the job aa; allowed: a directory for each job" in message
+    (jobs.directory / "link").symlink_to(jobs.directory / "runs")
+    assert "that of the job aa" in call("add", jobs.write("other", run="link/nightly"), "--cron", "0 2 * * *", code=2)
+    job.unlink()  # whose runs are where is not known then
+    call("add", jobs.directory / "other.yaml", "--cron", "0 2 * * *")
+    assert [found["name"] for found in call("list")["jobs"]] == ["aa", "other"]
+
+
+def test_a_paused_job_that_is_added_again_stays_paused(jobs, call):
+    job = jobs.write()
+    call("add", job, "--cron", "0 2 * * *", "--timezone", "UTC")
+    call("pause", "nightly")
+    added = call("add", job, "--cron", "0 4 * * *", "--timezone", "UTC")
+    assert (added["next"], added["paused"]) == (None, True)
+    assert "nightly stays paused: `dask-rl jobs resume nightly`" in call("add", job, "--cron", "0 4 * * *", text=True)
+    assert call("list")["jobs"][0]["paused"]
+    assert call("resume", "nightly")["next"] is not None
+
+
+def test_a_current_that_is_no_link_is_shown(jobs, call):
+    call("add", jobs.write(), "--cron", "0 2 * * *")
+    (jobs.base() / "current").mkdir(parents=True)
+    shown = call("show", "nightly")
+    assert (shown["runs"], shown["current"]) == (str(jobs.base()), None)
+    assert "current: got something that is no link" in shown["problem"]
+
+
 def test_a_job_file_that_went_wrong_is_shown(jobs, call):
     file = jobs.write()
     call("add", file, "--cron", "0 2 * * *")

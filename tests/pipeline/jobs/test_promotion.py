@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from dask_rl.pipeline.jobs.promotion import current_run, initial_weights, promote, reason_to_keep
+from dask_rl.pipeline.jobs.promotion import Verdict, current_run, initial_weights, judge, promote
+from dask_rl.pipeline.jobs.run_results import dataset_hashes
 from dask_rl.pipeline.runs.batch_config import BatchConfig
 from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import RunStateError
@@ -44,26 +45,63 @@ def evaluated(run, return_mean, environment="CartPole-v1"):
 )
 def test_only_a_policy_that_is_not_worse_is_promoted(base, before, after, reason):
     evaluated(base / "first", before)
-    assert reason_to_keep(BETTER, evaluated(base / "second", after), base / "second") == reason
-    assert reason_to_keep(BatchConfig(), evaluated(base / "second", after), base / "second") is None
+    evaluated(base / "second", after)
+    assert judge(BETTER, base / "second") == Verdict(reason is None, reason)
+    assert judge(BatchConfig(), base / "second") == Verdict(True)
 
 
 def test_what_cannot_be_compared_is_promoted(base):
-    evaluation = evaluated(base / "second", 1.0)
+    evaluated(base / "second", 1.0)
     evaluated(base / "first", 2.0, "Pendulum-v1")
-    assert reason_to_keep(BETTER, evaluation, base / "second") is None
-    (base / "first" / "result.json").write_text("[]")
-    assert reason_to_keep(BETTER, evaluation, base / "second") is None
+    assert judge(BETTER, base / "second") == Verdict(True)
     (base / "first" / "result.json").unlink()
     (base / "first").rmdir()  # by somebody who tidied up
     assert current_run(base) is None
-    assert reason_to_keep(BETTER, evaluation, base / "second") is None
+    assert judge(BETTER, base / "second") == Verdict(True)
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ("[]", ""),
+        ("{", ""),
+        ('{"evaluation": {"return_mean": "high", "environment": "CartPole-v1"}}', "evaluation.return_mean"),
+        ('{"evaluation": {"return_mean": NaN, "environment": "CartPole-v1"}}', "evaluation.return_mean"),
+        ('{"evaluation": {"return_mean": true, "environment": "CartPole-v1"}}', "evaluation.return_mean"),
+        ('{"evaluation": "x"}', "evaluation"),
+        ('{"weights_hash": 1}', "weights_hash"),
+    ],
+)
+def test_a_damaged_result_is_named_and_is_no_bar_for_the_next_run(base, content, place):
+    evaluated(base / "second", 1.0)
+    (base / "first" / "result.json").write_text(content)
+    verdict = judge(BETTER, base / "second")
+    assert verdict.is_promoted
+    assert verdict.reason.startswith(f"promoted without a comparison: {base}/first/result.json: got something else")
+    assert place in verdict.reason
+    with pytest.raises(RunStateError, match=r"first/result\.json"):
+        judge(BatchConfig(), base / "first")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        '{"modules": [1]}',
+        '{"modules": {"a": "b"}}',
+        '{"path": 1, "content_hash": "x"}',
+        '{"path": "x"}',
+    ],
+)
+def test_damaged_facts_about_datasets_are_none(base, facts):
+    row = json.dumps({"version": 1, "run": "first", "step": 0, "time": 0, "kind": "dataset", **json.loads(facts)})
+    (base / "first" / "metrics.jsonl").write_text(row + "\n")
+    assert dataset_hashes(base / "first") == {}
 
 
 def test_a_run_that_is_in_use_already_stays(base):
     """Its process was killed after the promotion, and it is looked at again."""
-    evaluation = evaluated(base / "first", 1.0)
-    assert reason_to_keep(BETTER, evaluation, base / "first") is None
+    evaluated(base / "first", 1.0)
+    assert judge(BETTER, base / "first") == Verdict(True)
 
 
 def test_whoever_looks_sees_the_old_or_the_new_run(base):

@@ -13,11 +13,11 @@ from job_cases import TIMEOUT_SECONDS, trainer_of, wait_for, write_small_dataset
 from run_commands import has_checkpoint_beyond
 
 from dask_rl.pipeline.jobs.child_process import StopSignals
+from dask_rl.pipeline.jobs.execute import execute
 from dask_rl.pipeline.jobs.history import History
 from dask_rl.pipeline.jobs.home import JobsHome
 from dask_rl.pipeline.jobs.reporter import Reporter
 from dask_rl.pipeline.jobs.run_record import RunRecord, load_record
-from dask_rl.pipeline.jobs.scheduled_run import execute
 from dask_rl.pipeline.jobs.times import parse_time
 from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
 
