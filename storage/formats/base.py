@@ -57,8 +57,14 @@ class Source:
 
     rule: str
     """How the ends of episodes were found, in one sentence for the summary."""
-    episodes: Callable[[], Iterator[RawEpisode]]
-    """Streams the episodes from the start; an import may do so twice."""
+    episodes: Callable[[int, int | None], Iterator[RawEpisode]]
+    """`episodes(start, stop)` yields the episodes start … stop - 1 in the source's order; `stop` None: to the last.
+
+    It seeks to the first one, where the format allows, and may be called any number of times, in other processes as
+    well: it is picklable, and small (a `functools.partial` of a module's function over paths, offsets and tables).
+    """
+    num_episodes: int | None = None
+    """None if it is known only after a pass."""
     num_steps: int | None = None
     """For progress; None if it is known only at the end."""
     observation_space: Space | None = None

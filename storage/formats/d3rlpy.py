@@ -46,7 +46,7 @@ class D3rlpyImporter:
             if _is_v2(file):
                 num_episodes = int(file["num_episodes"][()])
                 steps = (read_dataset(file, f"rewards_{i}", str(path)).shape[0] for i in range(num_episodes))
-                return Source(_V2_RULE, partial(_read_v2, path, num_episodes), num_steps=sum(steps))
+                return Source(_V2_RULE, partial(_read_v2, path, num_episodes), num_episodes, num_steps=sum(steps))
             columns = {key: read_dataset(file, key, str(path)) for key in _V1_KEYS}
             lengths = {key: column.shape[0] if column.shape else 0 for key, column in columns.items()}
             if len(set(lengths.values())) != 1 or not lengths["actions"]:
@@ -54,42 +54,46 @@ class D3rlpyImporter:
                     explain(str(path), got=f"rows {lengths}", allowed="equal, at least 1", fix="fetch the file again")
                 )
             left_out = tuple(sorted(set(file) - {*_V1_KEYS, "discrete_action", "version"}))
-            return Source(_V1_RULE, partial(_read_v1, path), num_steps=lengths["actions"], left_out=left_out)
+            stops = _episode_stops(columns["episode_terminals"])
+            return Source(
+                rule=_V1_RULE,
+                episodes=partial(_read_v1, path, stops),
+                num_episodes=len(stops),
+                num_steps=lengths["actions"],
+                left_out=left_out,
+            )
 
 
 def _is_v2(file: Any) -> bool:
     return "columns" in file and "num_episodes" in file
 
 
-def _read_v1(path: Path) -> Iterator[RawEpisode]:
+def _read_v1(path: Path, stops: Array, start: int, stop: int | None) -> Iterator[RawEpisode]:
     with open_hdf5(path) as file:
-        start = 0
-        for number, stop in enumerate(_episode_stops(file["episode_terminals"])):
-            rows = slice(start, stop)
-            terminated = bool(file["terminals"][stop - 1])
+        for number in range(len(stops))[start:stop]:
+            rows = slice(int(stops[number - 1]) if number else 0, int(stops[number]))
+            terminated = bool(file["terminals"][rows.stop - 1])
             yield _episode(
                 str(path),
                 number,
                 (file["observations"][rows], file["actions"][rows], file["rewards"][rows]),
                 terminated,
             )
-            start = stop
 
 
-def _episode_stops(episode_terminals: Any) -> Iterator[int]:
-    """Yield the exclusive end of each episode; rows after the last flag are an episode that was cut off."""
-    num_rows, stop = episode_terminals.shape[0], 0
-    for first in range(0, num_rows, _SCAN_ROWS):
-        for row in np.flatnonzero(episode_terminals[first : first + _SCAN_ROWS]):
-            stop = first + int(row) + 1
-            yield stop
-    if stop < num_rows:
-        yield num_rows
+def _episode_stops(episode_terminals: Any) -> Array:
+    """Return the exclusive end of each episode; rows after the last flag are an episode that was cut off."""
+    num_rows = episode_terminals.shape[0]
+    stops = [
+        first + 1 + np.flatnonzero(episode_terminals[first : first + _SCAN_ROWS])
+        for first in range(0, num_rows, _SCAN_ROWS)
+    ]
+    return np.unique(np.concatenate([*stops, [num_rows]]))
 
 
-def _read_v2(path: Path, num_episodes: int) -> Iterator[RawEpisode]:
+def _read_v2(path: Path, num_episodes: int, start: int, stop: int | None) -> Iterator[RawEpisode]:
     with open_hdf5(path) as file:
-        for number in range(num_episodes):
+        for number in range(num_episodes)[start:stop]:
             if f"observations_{number}_0" in file:
                 raise SourceFormatError(
                     explain(

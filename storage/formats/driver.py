@@ -116,7 +116,7 @@ def _plan(source: Source, options: ImportOptions, progress: Progress | None) -> 
             if progress is not None:
                 progress(num_steps, total)
 
-        observations, actions, done_steps = inference.scan(source.episodes(), report)
+        observations, actions, done_steps = inference.scan(source.episodes(0, None), report)
         plan_steps = 2 * done_steps
         observation_space = observation_space or inference.observation_space(observations)
         action_space = action_space or inference.action_space(actions)
@@ -147,7 +147,7 @@ def _episodes(
 ) -> Iterator[Episode]:
     """Yield the valid episodes; the others are counted or raised, as the options say."""
     num_steps = plan.done_steps
-    for raw in source.episodes():
+    for raw in source.episodes(0, None):
         raw = apply_time_limit(raw, options.max_episode_steps)
         num_steps += len(raw.rewards)
         try:

@@ -54,6 +54,7 @@ class MinariImporter:
         return Source(
             rule=_RULE,
             episodes=partial(_read_episodes, file_path, names, infos),
+            num_episodes=len(names),
             num_steps=_integer(metadata.get("total_steps")),
             observation_space=_space(folder, metadata, "observation_space"),
             action_space=_space(folder, metadata, "action_space"),
@@ -173,9 +174,11 @@ def _infos(group: Any) -> dict[str, _Info]:
     return found
 
 
-def _read_episodes(path: Path, names: list[str], infos: Mapping[str, str]) -> Iterator[RawEpisode]:
+def _read_episodes(
+    path: Path, names: list[str], infos: Mapping[str, str], start: int, stop: int | None
+) -> Iterator[RawEpisode]:
     with open_hdf5(path) as file:
-        for name in names:
+        for name in names[start:stop]:
             group = file[name]
             columns = {
                 key: read_dataset(group, key, str(path))[()]
