@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from .errors import CorruptDataError, DatasetError, DatasetNotFoundError, explain
+from .errors import CorruptDataError, DatasetError, DatasetNotFoundError, InvalidDataError, explain
 from .layout import CRC_BYTES, ArrayLayout, parse_layout
 from .location import REMEDY, Location
 from .manifest import Commit, content_hash
+from .nested import flatten_space
 from .schema import (
     ACTIONS,
     ALLOWED_CODECS,
@@ -33,8 +34,9 @@ from .schema import (
     ArraySpec,
     DatasetAttributes,
     first_problem,
+    is_part_of,
 )
-from .spaces import space_from_json
+from .spaces import Space, space_from_json
 
 _MAX_CHUNK_BYTES = 1 << 30  # decoded: a small file must not make a reader reserve all memory
 _FOREIGN_MARKS = (METADATA_NAME, ".zgroup", ".zattrs", ".zarray")
@@ -226,17 +228,25 @@ def _codec_names(codecs: Any) -> list[str]:
 
 
 def _check_fields(location: Location, attributes: DatasetAttributes, arrays: Mapping[str, ArraySpec]) -> None:
-    for field in CORE_FIELDS:
+    parts: dict[str, Space] = {}
+    for field, space in ((OBSERVATIONS, attributes.observation_space), (ACTIONS, attributes.action_space)):
+        try:
+            parts |= flatten_space(field, space_from_json(space))
+        except InvalidDataError as error:
+            raise _corrupt(location, METADATA_NAME, str(error).rstrip("."), "spaces as they were written") from error
+    for field in (*parts, REWARDS, TERMINATIONS, TRUNCATIONS):
         if field not in arrays:
             raise _corrupt(location, f"data/{field}", "no such array", ", ".join(CORE_FIELDS))
+    for field in arrays:
+        if field not in parts and (is_part_of(field, OBSERVATIONS) or is_part_of(field, ACTIONS)):
+            raise _corrupt(location, f"data/{field}", "an array that is no part of its space", ", ".join(parts))
     for field, kind in ((REWARDS, "f"), (TERMINATIONS, "b"), (TRUNCATIONS, "b")):
         if arrays[field].row_shape or arrays[field].dtype.kind != kind:
             got = f"{arrays[field].dtype} rows of shape {arrays[field].row_shape}"
             raise _corrupt(location, f"data/{field}", got, "one float a row" if kind == "f" else "one bool a row")
-    for field, space in ((OBSERVATIONS, attributes.observation_space), (ACTIONS, attributes.action_space)):
-        shape = space_from_json(space).shape
-        if arrays[field].row_shape != shape:
-            raise _corrupt(location, f"data/{field}", f"rows of shape {arrays[field].row_shape}", f"{shape}")
+    for field, part in parts.items():
+        if arrays[field].row_shape != part.shape:
+            raise _corrupt(location, f"data/{field}", f"rows of shape {arrays[field].row_shape}", f"{part.shape}")
 
 
 def _load_json(location: Location, commit: Commit, key: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from .errors import ConfigError, explain
 from .facts import DatasetFacts
 from .html import html_table
 from .location import Location, locate
+from .nested import Columns, unflatten
 from .reader import RowReader, ShardReader, ZarrReader
 from .schema import (
     ACTIONS,
@@ -25,6 +26,7 @@ from .schema import (
     REWARDS,
     TERMINATIONS,
     TRUNCATIONS,
+    is_part_of,
 )
 from .spaces import describe_space
 from .verify import VerifyReport, verify
@@ -140,8 +142,8 @@ class OfflineDataset(DatasetFacts):
         start, stop = int(self.episode_starts[number]), int(self.episode_ends[number])
         seed = int(self.episode_seeds[number])
         return Episode(
-            observations=self.read(OBSERVATIONS, start, stop),
-            actions=self.read(ACTIONS, start, stop - 1),
+            observations=self._read_parts(OBSERVATIONS, start, stop),
+            actions=self._read_parts(ACTIONS, start, stop - 1),
             rewards=self.read(REWARDS, start, stop - 1),
             terminations=self.read(TERMINATIONS, start, stop - 1),
             truncations=self.read(TRUNCATIONS, start, stop - 1),
@@ -253,6 +255,11 @@ class OfflineDataset(DatasetFacts):
 
     def _repr_html_(self) -> str:
         return html_table("dataset", self.describe())
+
+    def _read_parts(self, name: str, start: int, stop: int) -> Columns:
+        """Return rows of a field or, where its space is nested, of all its parts by key."""
+        paths = [path for path in self.contents.arrays if is_part_of(path, name)]
+        return unflatten(name, {path: self.read(path, start, stop) for path in paths})
 
     def _blocks(self, field: str) -> Iterator[tuple[int, int, Array]]:
         row_bytes = self.contents.arrays[field].row_bytes

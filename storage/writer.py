@@ -53,9 +53,9 @@ class DatasetWriter:
     """Where the dataset will be, such as `pendulum.zarr`."""
     _: KW_ONLY
     observation_space: Space
-    """Box, Discrete, MultiDiscrete or MultiBinary."""
+    """Box, Discrete, MultiDiscrete or MultiBinary, or Dict and Tuple of them."""
     action_space: Space
-    """Box, Discrete, MultiDiscrete or MultiBinary; every action is checked against it."""
+    """Of these, too; every action is checked against it."""
     environment: str | None = None
     """Gymnasium id of the environment, if there is one."""
     ref_scores: tuple[float, float] | None = None
