@@ -4,7 +4,7 @@ A Dict is a mapping by its keys, a Tuple a mapping by "0", "1", …; the path of
 such as `observations/pose/0`. What is not nested is its only column, under the name alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,22 +90,36 @@ def map_columns(function: Callable[[Array], Array], value: Columns) -> Columns:
     return function(value)
 
 
-def rows_of(value: Columns) -> Iterator[int]:
-    """Yield the number of rows of every array."""
-    if isinstance(value, Mapping):
-        for part in value.values():
-            yield from rows_of(part)
-    else:
-        yield len(value)
+def parts_of(prefix: str, space: Space, value: Any) -> dict[str, Array]:
+    """Return an element of a space, or many of them, as Gymnasium gives them, by path.
 
+    Args:
+        prefix: the name of the whole, such as `observations`.
+        space: whose parts are looked for; others are passed over.
+        value: an array or a number; of a Dict a mapping; of a Tuple a tuple, or a mapping by "0", "1", ….
 
-def stack_elements(space: Space, elements: Sequence[Any]) -> Columns:
-    """Return elements of a space, as Gymnasium gives them (mappings, tuples, arrays, numbers), as columns."""
+    Raises:
+        InvalidDataError: it lacks a part.
+    """
     parts = subspaces(space)
     if parts is None:
-        return np.stack([np.asarray(element, space.dtype) for element in elements])
-    key_of: Callable[[str], Any] = int if isinstance(space, spaces.Tuple) else str
-    return {key: stack_elements(part, [each[key_of(key)] for each in elements]) for key, part in parts.items()}
+        return {prefix: np.asarray(value)}
+    found: dict[str, Array] = {}
+    by_key = dict(value) if isinstance(value, Mapping) else {}
+    if isinstance(value, tuple | list) and isinstance(space, spaces.Tuple):
+        by_key = {str(number): part for number, part in enumerate(value)}
+    for key, part in parts.items():
+        if key not in by_key:
+            got = f"{type(value).__name__} without part {key!r}"
+            raise InvalidDataError(explain(prefix, got=got, allowed=describe_space(space), fix="give all its parts"))
+        found |= parts_of(f"{prefix}/{key}", part, by_key[key])
+    return found
+
+
+def stack_elements(prefix: str, space: Space, elements: Sequence[Any]) -> Columns:
+    """Return elements of a space, as Gymnasium gives them, as columns."""
+    found = [parts_of(prefix, space, element) for element in elements]
+    return unflatten(prefix, {path: np.stack([each[path] for each in found]) for path in found[0]})
 
 
 def take_element(space: Space, columns: Columns, row: int) -> Any:

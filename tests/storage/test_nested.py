@@ -10,7 +10,7 @@ from dask_rl.storage.nested import (
     flatten_space,
     is_nested,
     map_columns,
-    rows_of,
+    parts_of,
     stack_elements,
     subspaces,
     take_element,
@@ -45,7 +45,6 @@ def test_flattening_and_back(value):
     assert all(path == "observations" or path.startswith("observations/") for path in columns)
     others = {"observation": np.zeros(1), "observations2/x": np.zeros(1), "next_observations/x": np.zeros(1)}
     assert same(unflatten("observations", {**others, **columns}), value)
-    assert sorted(rows_of(value)) == sorted(len(column) for column in columns.values())
     doubled = flatten("observations", map_columns(lambda column: 2 * column, value))
     assert all(np.array_equal(doubled[path], 2 * column) for path, column in columns.items())
 
@@ -95,14 +94,30 @@ def test_spaces_of_the_parts():
 def test_elements_become_columns_and_elements_again():
     SPACE.seed(0)
     elements = [SPACE.sample() for _ in range(5)]
-    columns = stack_elements(SPACE, elements)
+    columns = stack_elements("observations", SPACE, elements)
     assert columns["image"].shape == (5, 4, 4, 1)
     assert columns["image"].dtype == np.uint8
     assert columns["pose"]["1"].tolist() == [int(element["pose"][1]) for element in elements]
     for row, element in enumerate(elements):
         back = take_element(SPACE, columns, row)
         assert SPACE.contains(back)
-        assert same({**element, "pose": dict(enumerate(element["pose"]))}, {**back, "pose": dict(enumerate(back["pose"]))})
+        wanted, got = (parts_of("x", SPACE, each) for each in (element, back))
+        assert all(np.array_equal(got[path], wanted[path]) for path in wanted)
     assert take_element(spaces.Discrete(3), np.array([2, 1]), 1) == 1
     with pytest.raises(InvalidDataError, match="element: got ndarray; allowed: Dict"):
         take_element(SPACE, np.zeros((5, 2)), 0)
+
+
+def test_parts_of_an_element_by_path():
+    element = {"image": np.zeros((4, 4, 1)), "pose": (np.ones(2), 2), "flags": [0, 1], "more": 3}
+    parts = parts_of("x", SPACE, element)
+    assert sorted(parts) == ["x/flags", "x/image", "x/pose/0", "x/pose/1"]
+    assert parts["x/pose/1"].shape == ()
+    assert sorted(parts_of("x", SPACE, {**element, "pose": {"0": np.ones(2), "1": 2}})) == sorted(parts)
+    assert parts_of("x", SPACE["image"], element["image"])["x"] is element["image"]
+    for broken, words in (
+        ({**element, "pose": (np.ones(2),)}, "x/pose: got tuple without part '1'"),
+        (3, "x: got int"),
+    ):
+        with pytest.raises(InvalidDataError, match=words):
+            parts_of("x", SPACE, broken)
