@@ -10,6 +10,8 @@ import numpy.typing as npt
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
+from dask_rl.storage.nested import Columns
+
 Array = npt.NDArray[Any]
 Space = spaces.Space[Any]
 
@@ -41,8 +43,8 @@ class RawEpisode:
     """The file, for messages."""
     id: int
     """The source's own number of the episode."""
-    observations: Array  # (T+1, *obs_shape), or (T, *obs_shape) without a final observation
-    actions: Array  # (T, *action_shape)
+    observations: Columns  # (T+1, *obs_shape), or (T, *obs_shape) without a final observation; nested: by key
+    actions: Columns  # (T, *action_shape); nested: by key
     rewards: Array  # (T,)
     terminations: Array  # (T,) bool
     truncations: Array  # (T,) bool
@@ -77,6 +79,8 @@ class Source:
     """Returns of a random policy and of an expert."""
     left_out: tuple[str, ...] = ()
     """Columns of the source that the dataset does not get."""
+    notes: tuple[str, ...] = ()
+    """What the user should look at, such as rows that belong to no episode, with their number and the reason."""
 
 
 class Importer(Protocol):

@@ -153,7 +153,7 @@ def _orders(table: Table, index: _Index, group: int, cache: "_PartCache") -> tup
     flags = [rows[name].reshape(num_rows, -1).any(axis=1) for name in _FLAGS if name in rows]
     done = np.logical_or.reduce(flags) if flags else np.zeros(num_rows, dtype=bool)
     origin = table.origin(int(runs[0, 0]))
-    return rows, order_episodes(num_rows, rows.get("obs"), rows.get("new_obs"), rows.get("t"), done, origin)
+    return rows, order_episodes(rows.get("obs"), rows.get("new_obs"), rows.get("t"), done, origin)
 
 
 def _read_episodes(
@@ -210,7 +210,8 @@ class _PartCache:
     def gather(self, runs: Array) -> dict[str, Array]:
         """Return the rows of the runs, one array a column."""
         pieces = [
-            {name: column[start:stop] for name, column in self._get(part).items()} for part, start, stop in runs.tolist()
+            {name: column[start:stop] for name, column in self._get(part).items()}
+            for part, start, stop in runs.tolist()
         ]
         shapes = {name: {piece[name].shape[1:] for piece in pieces} for name in self._columns}
         for name, found in shapes.items():

@@ -209,7 +209,7 @@ def test_tensor_columns_get_their_shape(tmp_path: Path) -> None:
         ({name: pyarrow.array([], pyarrow.int64()) for name in make_rows({7: 1})}, "got no rows"),
         ({"obs": [[1.0, 2.0], [1.0], [1.0, 2.0], [1.0, 2.0]]}, "column 'obs': got rows of different lengths"),
         ({"actions": ["a", "b", "c", "d"]}, "column 'actions': got string"),
-        ({"item": [b"x"] * 4}, "packed episodes in a column 'item'"),
+        ({"item": [b"x"] * 4}, "item 0: got a packed episode that cannot be read"),
         ({"actions": [0, -1, 1, 0]}, "integers down to -1"),
         ({"eps_id": [7, None, 7, 7]}, "column 'eps_id': got 1 missing values"),
         ({"dones": [False, None, False, True]}, "column 'dones': got 1 missing values"),
