@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from dask_rl.storage.nested import Columns, map_columns, rows_of
+from dask_rl.storage.nested import Columns, flatten, map_columns
 
 from .base import Array, RawEpisode, flags_at_end
 
@@ -51,7 +51,7 @@ def make_episode(
     """
     num_steps = len(flags["rewards"])
     seed, episode_id = metadata.get("seed"), metadata.get("episode_id")
-    has_final_observation = any(rows != num_steps for rows in rows_of(observations))
+    has_final_observation = any(len(rows) != num_steps for rows in flatten("observations", observations).values())
     if has_final_observation and not metadata.get("has_final_observation", True):
         observations, has_final_observation = map_columns(lambda rows: rows[:num_steps], observations), False
     terminations, truncations = (flags[key].astype(bool) for key in ("terminations", "truncations"))
@@ -72,4 +72,4 @@ def make_episode(
 
 
 def _is_number(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int | np.integer) and 0 <= value <= _MAX_INT64
+    return isinstance(value, int | np.integer) and 0 <= int(value) <= _MAX_INT64
