@@ -81,6 +81,10 @@ class Algorithm(ABC, Generic[C]):
     Config: ClassVar[type[AlgorithmConfig]]
     required_fields: ClassVar[tuple[str, ...]]
     """Names of the batch's tensors that `losses` reads."""
+    takes_sequences: ClassVar[bool] = False
+    """Whether it learns from `sampler: sequences`: fields (B, L, …), with `sequence_mask` and `timesteps` (B, L)."""
+    takes_n_step: ClassVar[bool] = False
+    """Whether its targets read `discounts` (B,), γ^m after m steps, in place of γ where the batch has them."""
 
     def __init__(self, config: C) -> None:
         self.config = config

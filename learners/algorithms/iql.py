@@ -97,6 +97,7 @@ class IQL(Algorithm[IQLConfig]):
         "next_observations",
         "next_valid",
     )
+    takes_n_step: ClassVar[bool] = True
 
     def module_class(self, spec: RLModuleSpec) -> type[RLModule]:
         """Return IQLModule, for Box and Discrete actions."""
@@ -153,15 +154,16 @@ class IQL(Algorithm[IQLConfig]):
         return losses
 
     def _targets(self, module: IQLModule, batch: Batch) -> torch.Tensor:
-        """Return r + γ (1 − d) V(s′); where s′ is not real its value is left out, not multiplied by 0.
+        """Return r + γ (1 − d) V(s′), with γ^m from the batch where r is of several steps.
 
+        Where s′ is not real its value is left out, not multiplied by 0.
         V(s′) is a pass of its own: rows of s′ in the pass of V(s) would meet the gradient, and 0 · NaN is NaN.
         """
         with torch.no_grad():
             next_values = module.value(batch["next_observations"].flatten(1)).squeeze(-1)
         bootstraps = batch["next_valid"].bool() & (batch["terminations"] == 0)
         bootstrap = torch.where(bootstraps, next_values, torch.zeros_like(batch["rewards"]))
-        return batch["rewards"] + self.config.discount * bootstrap
+        return batch["rewards"] + batch.get("discounts", self.config.discount) * bootstrap
 
     def _dropout_names(self) -> list[str]:
         return [f"policy_dropout_{index}" for index in range(len(self.config.hidden_sizes))]

@@ -9,6 +9,7 @@ from dask_rl.learners.batch import DEFAULT_MODULE_ID, ModuleID
 from dask_rl.learners.iterator import SharedData
 from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
 from dask_rl.pipeline.feed.config import FeedConfig
+from dask_rl.pipeline.feed.frames import stacked_space
 from dask_rl.pipeline.feed.multi_source import MultiFeedPlan
 from dask_rl.pipeline.feed.source import FeedPlan, plan_feed
 from dask_rl.storage.dataset import OfflineDataset
@@ -75,7 +76,7 @@ def _open_module(job: TrainJob, module_id: ModuleID) -> ModuleData:
     settings = job.algorithm_of(module_id)
     algorithm = build_algorithm(settings)
     with OfflineDataset.open(job.datasets[module_id]) as dataset:
-        spec = RLModuleSpec(dataset.observation_space, dataset.action_space)
+        spec = RLModuleSpec(stacked_space(job.data.sampling, dataset), dataset.action_space)
         algorithm.module_class(spec)
         normalize = None
         if settings.normalize_observations:
@@ -109,6 +110,7 @@ def _feed_config(
         transforms=transforms,
         discount=algorithm.discount,
         top_fraction=algorithm.top_fraction if algorithm.top_fraction < 1 else None,
+        sampling=job.data.sampling,
         dtype="float64" if job.learners.precision == "fp64" else "float32",
         block_rows=job.data.block_rows,
         window_rows=job.data.window_rows,
