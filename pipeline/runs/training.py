@@ -31,6 +31,7 @@ from .learning_curve import curve_row, losses_of
 from .progress import Progress
 from .run_directory import RunDirectory, write_atomic
 from .run_log import RunLog
+from .standardisation import normalizers_to_json
 from .train_result import TrainResult
 from .trained_policy import by_module, hash_weights
 from .training_data import TrainingData
@@ -230,10 +231,7 @@ class Training:
         modules = self._data.modules
         metadata = self._group.get_metadata() | {
             "content_hash": {module_id: module.content_hash for module_id, module in modules.items()},
-            "normalize": {
-                module_id: None if module.normalize is None else module.normalize.to_json()
-                for module_id, module in modules.items()
-            },
+            "normalize": {module_id: normalizers_to_json(module.normalize) for module_id, module in modules.items()},
         }
         with self._control.doing("saving"):
             self._store.save(self._step, state or self._group.get_state(), metadata, score=score)

@@ -100,7 +100,7 @@ def test_a_checkpoint_knows_the_normalisation_and_the_data_of_each_module(make_j
     run = train(job).run
     _, metadata = CheckpointStore(run / "checkpoints").load()
     data = open_training_data(job)
-    assert metadata["normalize"] == {"run": None, "walk": data.modules["walk"].normalize.to_json()}
+    assert metadata["normalize"] == {"run": None, "walk": data.modules["walk"].normalize["observations"].to_json()}
     assert metadata["content_hash"] == {name: module.content_hash for name, module in data.modules.items()}
     facts = dataset_facts(RunDirectory(run).rows("dataset"), "run")
     assert (facts["num_episodes"], facts["num_episodes_used"]) == (25, 13)
