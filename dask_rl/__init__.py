@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dask_rl.storage.dataset import OfflineDataset
     from dask_rl.storage.episode import Episode
     from dask_rl.storage.errors import DaskRLError
+    from dask_rl.storage.exports import export_dataset
     from dask_rl.storage.formats import ImportOptions, import_dataset
     from dask_rl.storage.multi_agent_episode import MultiAgentEpisode
     from dask_rl.storage.writer import DatasetWriter
@@ -55,6 +56,7 @@ __all__ = [
     "attach",
     "collect",
     "evaluate",
+    "export_dataset",
     "import_dataset",
     "install_dashboard",
     "load_job",
@@ -88,6 +90,7 @@ _HOMES = {
     "attach": "pipeline.runs.attach",
     "collect": "pipeline.runs.collect",
     "evaluate": "pipeline.runs.evaluate",
+    "export_dataset": "storage.exports",
     "import_dataset": "storage.formats",
     "install_dashboard": "pipeline.dashboard",
     "load_job": "pipeline.runs.job",

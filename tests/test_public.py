@@ -18,6 +18,7 @@ PROMISED = [
     "Episode",
     "MultiAgentEpisode",
     "import_dataset",
+    "export_dataset",
     "ImportOptions",
     "TrainJob",
     "load_job",

@@ -10,7 +10,7 @@ from dask_rl.pipeline.runs.progress import make_progress
 
 from .cli_command import Option, Output, command, load, table
 
-data = typer.Typer(help="Import, inspect, verify and collect datasets.", no_args_is_help=True)
+data = typer.Typer(help="Import, export, inspect, verify and collect datasets.", no_args_is_help=True)
 
 _IMPORT_OPTIONS = (
     Option("environment", str | None, None, "Gymnasium id whose spaces and time limit the dataset gets."),
@@ -37,7 +37,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset 
 def import_(
     source: Annotated[Path, typer.Argument(help="File or folder of another library.", show_default=False)],
     dest: Destination,
-    format_: Annotated[str | None, typer.Option("--format", help="minari, d3rlpy or rllib; default: detected.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="Name of the format; default: detected.")] = None,
     drop_invalid: Annotated[bool, typer.Option("--drop-invalid", help="Leave invalid episodes out.")] = False,
     overwrite: Overwrite = False,
     **settings: Any,
@@ -50,6 +50,24 @@ def import_(
     with make_progress("import", None, "steps read") as progress:
         summary = formats.import_dataset(
             source, dest, format=format_, options=options, overwrite=overwrite, progress=progress.update
+        )
+    values = asdict(summary)
+    return Output(values, table(values))
+
+
+@command(data, "export")
+def export(
+    dataset: Dataset,
+    dest: Annotated[Path, typer.Argument(help="The new file or directory, e.g. pendulum-v0.", show_default=False)],
+    format_: Annotated[
+        str, typer.Option("--format", help="minari, minari-arrow, minari-parquet or zarr-v2.", show_default=False)
+    ],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+) -> Output:
+    """Write a dataset in another library's format."""
+    with make_progress("export", None, "episodes") as progress:
+        summary = load("storage.exports").export_dataset(
+            dataset, dest, format=format_, overwrite=overwrite, progress=progress.update
         )
     values = asdict(summary)
     return Output(values, table(values))
