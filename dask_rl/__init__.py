@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dask_rl.learners.module import MultiRLModuleSpec, RLModule, RLModuleSpec, register_module
     from dask_rl.learners.policy import Policy
     from dask_rl.pipeline.dashboard import install_dashboard
+    from dask_rl.pipeline.datasets.imports import import_dataset
     from dask_rl.pipeline.runs.attach import attach
     from dask_rl.pipeline.runs.collect import CollectConfig, collect
     from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dask_rl.storage.episode import Episode
     from dask_rl.storage.errors import DaskRLError
     from dask_rl.storage.exports import export_dataset
-    from dask_rl.storage.formats import ImportOptions, import_dataset
+    from dask_rl.storage.formats import ImportOptions
     from dask_rl.storage.multi_agent_episode import MultiAgentEpisode
     from dask_rl.storage.writer import DatasetWriter
 
@@ -91,7 +92,7 @@ _HOMES = {
     "collect": "pipeline.runs.collect",
     "evaluate": "pipeline.runs.evaluate",
     "export_dataset": "storage.exports",
-    "import_dataset": "storage.formats",
+    "import_dataset": "pipeline.datasets.imports",
     "install_dashboard": "pipeline.dashboard",
     "load_job": "pipeline.runs.job",
     "load_policy": "pipeline.runs.trained_policy",

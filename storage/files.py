@@ -30,9 +30,8 @@ def write_atomically(path: Path, buffers: Iterable[Bytes], temporary: Path) -> N
     Args:
         path: the file; its directory exists.
         buffers: its content.
-        temporary: a directory on the same file system for the unfinished file.
+        temporary: a directory that exists, on the same file system, for the unfinished file.
     """
-    make_directory(temporary)
     unfinished = temporary / uuid.uuid4().hex
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
