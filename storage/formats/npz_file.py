@@ -72,10 +72,10 @@ class NpzArray:
         """Return the array of a member, None if it is not one of plain values in C order of rows."""
         with archive.open(member) as file:
             shape, fortran_order, dtype = _read_header(file)
+            if dtype.hasobject:
+                return None
             if archive.getinfo(member).file_size - file.tell() < dtype.itemsize * math.prod(shape):
                 raise EOFError(f"{member} ends early")
-        if dtype.hasobject:
-            return None
         array = cls(archive, member, shape, dtype)
         return _ColumnMajor(archive, member, shape, dtype) if fortran_order and len(shape) > 1 else array
 

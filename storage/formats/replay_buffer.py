@@ -72,7 +72,8 @@ class ReplayBufferImporter:
     def read(self, path: Path, options: ImportOptions) -> Source:
         """Open the buffer; see `Importer`."""
         with _open_group(path) as group:
-            arrays = dict(group["data"].arrays())
+            with _explained(path):
+                arrays = dict(group["data"].arrays())
             for name, array in arrays.items():
                 _check_array(path, f"data/{name}", array)
             _check_array(path, _ENDS, group[_ENDS])

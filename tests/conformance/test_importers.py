@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from minari.dataset.minari_storage import MinariStorage
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, DatasetError, InvalidDataError, SourceFormatError
-from dask_rl.storage.formats import IMPORTERS, ImportOptions, detect_format, import_dataset
+from dask_rl.storage.formats import IMPORTERS, ImportOptions, detect_format, get_importer, import_dataset
 
 LENGTHS = (4, 6, 3)
 TERMINATED = (True, False, True)
@@ -161,7 +162,8 @@ def write_rllib_episodes(folder: Path, episodes: list[Columns]) -> Path:
         columns = {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
         # a lookback of one row, which belongs to the chunk before
         state = {
-            name: {"data": np.concatenate([np.zeros_like(column[:1]), column]), "lookback": 1} for name, column in columns.items()
+            name: {"data": np.concatenate([np.zeros_like(column[:1]), column]), "lookback": 1}
+            for name, column in columns.items()
         }
         state |= {"id_": f"{number:x}", "is_terminated": episode.terminated, "is_truncated": False}
         items.append(msgpack.packb(state, default=pack_array))
@@ -340,6 +342,17 @@ def test_time_limit_turns_terminations_into_truncations(case: Case, folder: Path
     summary = import_dataset(path, folder / "dest/d.zarr", options=ImportOptions(max_episode_steps=4))
     assert (summary.num_terminated, summary.num_truncated) == ((1, 2) if case.has_terminations else (0, 3))
     assert "4 steps" in summary.rule
+
+
+def test_ranges_of_a_pickled_source(case: Case, folder: Path) -> None:
+    """What a process reads that gets the source with a range of episodes."""
+    episodes = make_columns()
+    source = get_importer(case.name).read(write(case, folder, episodes), ImportOptions())
+    assert source.num_episodes == len(episodes)
+    read = pickle.loads(pickle.dumps(source.episodes))  # noqa: S301
+    for start, stop in ((0, None), (1, None), (2, 3), (1, 2), (0, 1), (3, None), (1, 1)):
+        got = [episode.rewards.reshape(-1).tolist() for episode in read(start, stop)]
+        assert got == [episode.rewards.tolist() for episode in episodes[start:stop]]
 
 
 @pytest.mark.parametrize("field", ["observations", "actions", "rewards"])
