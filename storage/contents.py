@@ -174,6 +174,9 @@ def _read_if_there(location: Location, key: str) -> bytes | None:
 
 
 def _not_committed(location: Location) -> DatasetError:
+    if location.is_unfinished():
+        got, fix = "a dataset that is not complete", "run again what writes it, or wait for it"
+        return DatasetError(explain(f"dataset {location.url}", got=got, allowed="a complete one", fix=fix))
     try:
         ours = ATTRIBUTES_KEY in json.loads(location.read(METADATA_NAME))["attributes"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
