@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from dask_rl.storage.episode import Episode
     from dask_rl.storage.errors import DaskRLError
     from dask_rl.storage.exports import export_dataset
-    from dask_rl.storage.formats import ImportOptions
+    from dask_rl.storage.formats import ImportOptions, import_arrays, import_frame
     from dask_rl.storage.multi_agent_episode import MultiAgentEpisode
+    from dask_rl.storage.recorder import EpisodeRecorder
     from dask_rl.storage.writer import DatasetWriter
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __all__ = [
     "DaskRLError",
     "DatasetWriter",
     "Episode",
+    "EpisodeRecorder",
     "EvaluationConfig",
     "ImportOptions",
     "LearnerGroup",
@@ -58,7 +60,9 @@ __all__ = [
     "collect",
     "evaluate",
     "export_dataset",
+    "import_arrays",
     "import_dataset",
+    "import_frame",
     "install_dashboard",
     "load_job",
     "load_policy",
@@ -74,6 +78,7 @@ _HOMES = {
     "DaskRLError": "storage.errors",
     "DatasetWriter": "storage.writer",
     "Episode": "storage.episode",
+    "EpisodeRecorder": "storage.recorder",
     "EvaluationConfig": "pipeline.runs.evaluate",
     "ImportOptions": "storage.formats",
     "LearnerGroup": "learners.group",
@@ -92,7 +97,9 @@ _HOMES = {
     "collect": "pipeline.runs.collect",
     "evaluate": "pipeline.runs.evaluate",
     "export_dataset": "storage.exports",
+    "import_arrays": "storage.formats",
     "import_dataset": "pipeline.datasets.imports",
+    "import_frame": "storage.formats",
     "install_dashboard": "pipeline.dashboard",
     "load_job": "pipeline.runs.job",
     "load_policy": "pipeline.runs.trained_policy",

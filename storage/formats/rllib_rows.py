@@ -14,14 +14,15 @@ import numpy as np
 
 from dask_rl.storage.errors import SourceFormatError, explain
 
-from .base import Array, RawEpisode, Source, flags_at_end
+from .base import Array, RawEpisode, Source, Space, flags_at_end
 from .ordering import order_episodes
 
 _REQUIRED = ("eps_id", "obs", "actions", "rewards")
 _OPTIONAL = ("new_obs", "dones", "terminateds", "truncateds", "t", "action_logp", "action_prob")
 _FLAGS = ("dones", "terminateds", "truncateds")
+_INFOS = "infos/"
 _KEYS = ("eps_id", "agent_index")  # rows with the same values are of one episode
-_Key = tuple[int | float | bool, ...]
+_Key = tuple[int | float | bool | str, ...]
 _CACHE_BYTES = 2**27
 _MAX_ID = np.iinfo(np.int64).max
 
@@ -62,8 +63,21 @@ class _Index:
         return self.runs[self.run_ends[group - 1] if group else 0 : self.run_ends[group]]
 
 
-def make_source(table: Table, name: str) -> Source:
-    """Return the source over a table; `name` is for messages.
+def make_source(
+    table: Table,
+    name: str,
+    infos: Sequence[str] = (),
+    observation_space: Space | None = None,
+    action_space: Space | None = None,
+) -> Source:
+    """Return the source over a table.
+
+    Args:
+        table: the rows.
+        name: for messages.
+        infos: names of infos, which the table has as `infos/NAME`.
+        observation_space: if it is known.
+        action_space: if it is known.
 
     Raises:
         SourceFormatError: a column is missing, or there are no rows, or nothing to order them by.
@@ -75,6 +89,7 @@ def make_source(table: Table, name: str) -> Source:
             explain(name, got=got, allowed=f"columns {', '.join(_REQUIRED)}", fix="check that RLlib wrote these files")
         )
     columns = [*_REQUIRED, *(column for column in _OPTIONAL if column in table.names)]
+    columns += [f"{_INFOS}{info}" for info in infos]
     index = _index(table, [key for key in _KEYS if key in table.names], columns)
     num_steps = int((index.runs[:, 2] - index.runs[:, 1]).sum())
     if not num_steps:
@@ -84,6 +99,8 @@ def make_source(table: Table, name: str) -> Source:
         episodes=partial(_read_episodes, table, index, columns),
         num_episodes=int(index.episode_ends[-1]),
         num_steps=num_steps,
+        observation_space=observation_space,
+        action_space=action_space,
         left_out=tuple(sorted(table.all_names - {*columns, *(table.names & {*_KEYS}), "type"})),
     )
 
@@ -180,7 +197,7 @@ def _episode(origin: str, number: int, rows: Mapping[str, Array]) -> RawEpisode:
     observations = rows["obs"]
     if "new_obs" in rows:
         observations = np.concatenate([observations, rows["new_obs"][-1:]])
-    infos = {}
+    infos = {name.removeprefix(_INFOS): column for name, column in rows.items() if name.startswith(_INFOS)}
     if "action_logp" in rows:
         infos["behavior_logp"] = rows["action_logp"].reshape(num_steps)
     elif "action_prob" in rows:
