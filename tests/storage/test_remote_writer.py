@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from faulty_stores import Faults, FaultyFileSystem
 
+from dask_rl.pipeline.runs.collect import CollectConfig, collect
 from dask_rl.storage import DatasetError, DatasetWriter, InvalidDataError, OfflineDataset
 from dask_rl.storage.encoding import EncodedShard
+from dask_rl.storage.formats import import_dataset
 from dask_rl.storage.remote_build import RemoteBuild
 from dask_rl.storage.remote_claim import CLAIM_NAME
 from dask_rl.storage.remote_requests import RequestPolicy
@@ -243,3 +245,14 @@ def test_kill_9_of_a_writer_and_the_next_run_completes(tmp_path, make_episodes, 
     with DatasetWriter(tmp_path / "whole.zarr", **settings_of_pendulum, shard_rows=64) as writer:
         writer.add_episodes(make_episodes(200))
     assert again.content_hash == OfflineDataset.open(tmp_path / "whole.zarr").content_hash
+
+
+def test_imports_and_collected_episodes_go_to_urls(tmp_path, faults, memory, sample_data):
+    source = sample_data / "rllib/pendulum/small.json"
+    local = import_dataset(source, tmp_path / "d.zarr")
+    assert import_dataset(source, Path("faulty://bucket/imported.zarr")).content_hash == local.content_hash
+    with pytest.raises(DatasetError, match="exists already"):
+        import_dataset(source, "faulty://bucket/imported.zarr")
+    config = CollectConfig(environment="CartPole-v1", num_episodes=3)
+    with collect(config, "faulty://bucket/collected.zarr") as dataset:
+        assert dataset.num_episodes == 3

@@ -43,7 +43,7 @@ def store(server, faults, monkeypatch):
             "endpoint_url": endpoint,
             "key": "me",
             "secret": "hidden",
-            "client_kwargs": {"region_name": "us-east-1"},
+            "client_kwargs": {"region_name": "eu-central-1"},
         }
         monkeypatch.setitem(fsspec.config.conf, "s3", options)
         files = fsspec.filesystem("s3", skip_instance_cache=True)
@@ -77,6 +77,7 @@ def test_a_tenth_of_all_requests_fails_and_nothing_is_lost(tmp_path, store, faul
         DatasetWriter(url, **settings)
     new = write(url, make_episodes(5, seed=3), settings, overwrite=True)
     new.verify(deep=True)
+    remote.close()
     with pytest.raises(DatasetError, match="another dataset than when it was opened"):
         remote.read("rewards", 0, 64)
 
@@ -109,7 +110,7 @@ def test_not_found_and_no_permission(store, server, monkeypatch):
 
 PROGRAM = """
 import sys, numpy as np
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from conftest import generate
 from gymnasium import spaces
 from dask_rl.storage import DatasetWriter
@@ -122,7 +123,8 @@ with DatasetWriter(sys.argv[1], **settings) as writer:
 
 def test_kill_9_of_a_writer_and_the_next_run_completes(tmp_path, store, make_episodes, settings):
     url, files, options = f"{store[0]}/data.zarr", store[1], store[2]
-    command = [sys.executable, "-c", PROGRAM, url, str(Path(__file__).parent)]
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-c", PROGRAM, url, str(tests / "storage"), str(tests / "support")]
     environment = os.environ | {"FSSPEC_S3": json.dumps(options)}
     process = subprocess.Popen(command, env=environment)
     while not files.glob(f"{url}.partial/receipts-*/3.json", refresh=True):
