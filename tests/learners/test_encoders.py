@@ -121,3 +121,11 @@ def test_parts_that_are_missing_are_named():
 def test_spaces_that_no_network_takes(space, words):
     with pytest.raises(ConfigError, match=words):
         make_encoder(space, ImageConfig())
+
+
+def test_the_order_of_a_dicts_keys_is_of_no_matter():
+    """A space that was saved comes back with sorted keys; the weights must still be those of the same inputs."""
+    pairs = [("z", spaces.Box(-1, 1, (2,), np.float32)), ("a", spaces.Discrete(2))]
+    batch = {"z": torch.tensor([[3.0, 4.0]]), "a": torch.tensor([1])}
+    for space in (spaces.Dict(pairs), spaces.Dict(dict(pairs))):
+        assert encode(make_encoder(space, IMAGES), batch).tolist() == [[0, 1, 3, 4]]

@@ -121,6 +121,10 @@ def test_the_settings_are_those_of_every_algorithm():
     config = parse_algorithm({"name": "bc", "images": {"convolutions": [[16, 3], [32, 3, 2]], "num_features": 64}})
     assert [layer.stride for layer in config.images.convolutions] == [1, 2]
     assert parse_algorithm(config.model_dump(mode="json")) == config
-    for wrong in ({"convolutions": [[16]]}, {"convolutions": [[16, 0, 1]]}, {"num_features": 0}, {"pixels": 3}):
+    for wrong in ({"convolutions": [[16]]}, {"convolutions": [[16, 0, 1]]}, {"num_features": 0}):
         with pytest.raises(ConfigError, match=r"algorithm\.images\."):
             parse_algorithm({"name": "bc", "images": wrong})
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.images\.pixels: got 3; allowed: \['convolutions', 'num_features'\]"
+    ):
+        parse_algorithm({"name": "bc", "images": {"pixels": 3}})

@@ -12,10 +12,16 @@ MAX_STEPS = 16
 
 
 class Grid(gymnasium.Env):
-    """Walk to a goal that is seen: reward 1 there, and the end; an image of two channels, the agent and the goal."""
+    """Walk to a goal that is seen: reward 1 there, and the end; an image of two channels, the agent and the goal.
+
+    Like some simulators it draws every image into the same memory.
+    """
 
     observation_space: spaces.Space = spaces.Box(0, 255, (SIZE, SIZE, 2), np.uint8)
     action_space: spaces.Space = spaces.Discrete(len(MOVES))
+
+    def __init__(self) -> None:
+        self.image = np.zeros((SIZE, SIZE, 2), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: Any = None):
         super().reset(seed=seed)
@@ -34,7 +40,8 @@ class Grid(gymnasium.Env):
         return MOVES[int(action)]
 
     def observe(self) -> Any:
-        image = np.zeros((SIZE, SIZE, 2), np.uint8)
+        image = self.image
+        image[:] = 0
         image[*self.agent, 0] = image[*self.goal, 1] = 255
         return image
 

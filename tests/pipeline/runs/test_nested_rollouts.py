@@ -20,9 +20,16 @@ GRID, ROOMS, ARMS = (f"grid_environments:{name}-v0" for name in ("Grid", "Rooms"
 def replay(cls, episode, seed):
     """The observations, by path, that the actions of an episode lead to."""
     environment = cls()
-    seen = [environment.reset(seed=seed)[0]]
-    seen += [environment.step(take_element(cls.action_space, episode.actions, t))[0] for t in range(len(episode))]
-    return [parts_of("observations", cls.observation_space, each) for each in seen]
+
+    def copied(observation):
+        return {
+            path: part.copy() for path, part in parts_of("observations", cls.observation_space, observation).items()
+        }
+
+    seen = [copied(environment.reset(seed=seed)[0])]
+    actions = [take_element(cls.action_space, episode.actions, t) for t in range(len(episode))]
+    seen += [copied(environment.step(action)[0]) for action in actions]
+    return seen
 
 
 @pytest.mark.parametrize(("environment", "cls"), [(GRID, Grid), (ROOMS, Rooms), (ARMS, Arms)])
