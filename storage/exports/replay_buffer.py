@@ -14,7 +14,7 @@ import numpy as np
 import zarr
 import zarr.storage
 
-from dask_rl.storage.blocking import block_ranges, choose_block_rows
+from dask_rl.storage.blocking import choose_block_rows
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.schema import ACTIONS, INFOS_PREFIX, OBSERVATIONS, REWARDS, ArraySpec
@@ -89,7 +89,7 @@ def _write(group: Any, name: str, dataset: OfflineDataset, field: str) -> None:
 def _steps(dataset: OfflineDataset, field: str) -> Iterator[tuple[bool, Any]]:
     """Yield the rows of a field that are steps, in blocks, and whether a block is the last."""
     spec: ArraySpec = dataset.arrays[field]
-    for start, stop in block_ranges(dataset.num_rows, choose_block_rows(spec.row_bytes, dataset.shard_rows)):
+    for start, stop in dataset.block_ranges(choose_block_rows(spec.row_bytes, dataset.shard_rows)):
         yield stop >= dataset.num_rows, dataset.read(field, start, stop)[dataset.step_mask(start, stop)]
 
 

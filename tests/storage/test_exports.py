@@ -185,11 +185,34 @@ def test_what_a_format_has_no_place_for_is_refused_before_any_work(nested: Offli
     assert [path.name for path in tmp_path.iterdir()] == ["nested.zarr"]
 
 
-# (source, options, formats): every real file, and what it can be exported to
+def test_segments_are_exported_too(dataset: OfflineDataset, tmp_path: Path) -> None:
+    with DatasetWriter(dataset.path, **SETTINGS, append=True) as writer:
+        writer.add_episodes(replace(episode, id=900 + number) for number, episode in enumerate(dataset.episodes(0, 3)))
+    with OfflineDataset.open(dataset.path) as appended:
+        assert appended.num_episodes == 15
+        export_dataset(appended, tmp_path / "all-v0", format="minari")
+        import_dataset(tmp_path / "all-v0", tmp_path / "again.zarr")
+        with OfflineDataset.open(tmp_path / "again.zarr") as again:
+            assert_same(again, appended)
+        export_dataset(appended, tmp_path / "all.zarr", format="zarr-v2")
+        group = zarr.open_group(tmp_path / "all.zarr", mode="r", zarr_format=2)
+        rewards = np.concatenate([episode.rewards for episode in appended.episodes()])
+        np.testing.assert_array_equal(group["data/reward"][:], rewards)
+
+
+# (source, figures, formats): every real file, and what it can be exported to without a loss
+SETTINGS = {
+    "observation_space": spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    "action_space": spaces.Box(-2, 2, (1,), np.float32),
+}
 REAL = [
     ("minari/D4RL/door/human-v2", (6729, 25, 0, 25), MINARI),
     ("rllib/cartpole/cartpole-v1_large", (4137, 21, 21, 0), MINARI),
+    ("rllib/cartpole/large.json", (4137, 21, 21, 0), ("minari-arrow",)),
+    ("rllib/cartpole/small.json", (102, 3, 3, 0), ("minari-parquet",)),
+    ("rllib/pendulum/pendulum-v1_enormous", (16_231, 82, 0, 82), ("minari",)),
     ("rllib/pendulum/small.json", (40, 1, 0, 1), ("minari",)),
+    pytest.param("d3rlpy/cartpole_v1.1.0.h5", (99_866, 1582, 1448, 134), ("minari",), marks=pytest.mark.storm),
     ("d3rlpy/pendulum_v1.1.0.h5", (99_500, 500, 0, 500), ("zarr-v2",)),
     ("zarr_v2/pusht_cchi_v7_replay.zarr", (25_650, 206, 0, 206), ("zarr-v2", "minari")),
 ]
