@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.errors import ConfigError, DatasetError, explain
+from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.transforms import Transform
 
 from .order import ShardOrder
@@ -39,7 +39,7 @@ class FeedConfig:
     seed: int = 0
     """Seed of the order, not negative."""
     content_hash: str | None = None
-    """Identity of the dataset; None takes it as it is found."""
+    """Identity of the dataset, without what was appended to it since; None takes it as it is found."""
     transforms: Mapping[str, tuple[Transform, ...]] = field(default_factory=dict)
     """Elementwise transforms by stored field; those of observations hold for next_observations too."""
     discount: float = 1.0
@@ -170,17 +170,7 @@ def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int,
 
     Raises:
         ConfigError: batch_size, num_shards and the number of transitions do not fit.
-        DatasetError: the dataset is another than the one that was recorded.
     """
-    if config.content_hash not in (None, dataset.content_hash):
-        raise DatasetError(
-            explain(
-                f"dataset {config.dataset}",
-                got=f"content hash {dataset.content_hash}",
-                allowed=config.content_hash,
-                fix="restore the dataset that the run began with, or start a new run",
-            )
-        )
     selected = None
     if config.top_fraction is not None:
         selected = select_top_episodes(dataset.episode_returns(), config.top_fraction)

@@ -94,8 +94,9 @@ def plan_feed(config: FeedConfig) -> FeedPlan:
 
     Raises:
         ConfigError: the settings do not fit the dataset.
+        DatasetError: it is another dataset than the one that they name.
     """
-    with OfflineDataset.open(config.dataset) as dataset:
+    with OfflineDataset.open(config.dataset, content_hash=config.content_hash) as dataset:
         layout = plan_layout(config, dataset)
         feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes, halo=layout.halo)
     return FeedPlan(
@@ -119,7 +120,7 @@ def open_iterator(
         WaitTimeoutError: a block took longer than `timeout_seconds` to load.
     """
     config = source.feed
-    with OfflineDataset.open(config.dataset) as dataset:
+    with OfflineDataset.open(config.dataset, content_hash=config.content_hash) as dataset:
         layout = plan_layout(config, dataset)
         feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes, halo=layout.halo)
         derived = derive_columns(feed, layout, dataset, source.shards)
