@@ -24,7 +24,7 @@ import psutil
 
 from dask_rl.storage.dataset import OfflineDataset
 
-NUM_EPISODES, MAX_STEPS, SHARD_ROWS = 200, 200, 384
+NUM_EPISODES, MAX_STEPS, SHARD_ROWS = 240, 200, 512
 WAIT_SECONDS = 300.0
 LOOK_SECONDS = 0.002
 LATEST_SECONDS = 0.05

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DatasetError, explain
-from .files import fsync_path, make_directory
+from .files import fsync_path, fsync_paths, make_directory
 from .manifest import Commit
 from .schema import ATTRIBUTES_KEY, COMMIT_NAME, METADATA_NAME
 from .shard_store import ShardStore
@@ -146,8 +146,7 @@ class BuildDirectory:
 
 def fsync_directories(root: Path) -> None:
     """Make the names of all files below a directory durable."""
-    for directory, _, _ in os.walk(root):
-        fsync_path(Path(directory))
+    fsync_paths(Path(directory) for directory, _, _ in os.walk(root))
 
 
 def _lock_directory(path: Path, target: Path) -> int:

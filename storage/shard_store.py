@@ -16,7 +16,7 @@ from typing import Any
 
 from .encoding import Bytes, EncodedShard
 from .errors import DatasetError, explain
-from .files import make_directory, write_atomically
+from .files import make_directory, write_atomically, write_stream
 from .write_errors import explained_write_errors
 
 Receipt = dict[str, dict[str, Any]]
@@ -87,12 +87,21 @@ class ShardStore:
     def write_object(self, key: str, encoded: EncodedShard) -> None:
         """Write one shard file; after the return its bytes survive a loss of power."""
         with explained_write_errors(self.target):
-            directory = self.store
-            for part in Path(key).parent.parts:  # never the store itself: it may have become the dataset meanwhile
-                directory = directory / part
-                with suppress(FileExistsError):
-                    directory.mkdir()
+            self._make_directory(key)
             self.write_file(self.store / key, encoded.buffers)
+
+    def write_buffers(self, key: str, parts: Iterable[Bytes]) -> None:
+        """Write one shard file as its parts are made; each is written before the next is asked for."""
+        with explained_write_errors(self.target):
+            self._make_directory(key)
+            write_stream(self.store / key, parts, self.root / "tmp")
+
+    def _make_directory(self, key: str) -> None:
+        directory = self.store
+        for part in Path(key).parent.parts:  # never the store itself: it may have become the dataset meanwhile
+            directory = directory / part
+            with suppress(FileExistsError):
+                directory.mkdir()
 
     def write_receipt(self, shard: int, receipt: Receipt) -> None:
         """Record that shard number `shard` of all arrays is finished."""

@@ -68,7 +68,7 @@ class Survey:
             digest.update(np.ascontiguousarray(column).tobytes())
         return digest.hexdigest()
 
-    def columns(self, first_episode: int) -> dict[str, npt.NDArray[Any]]:
+    def axis_columns(self, first_episode: int) -> dict[str, npt.NDArray[Any]]:
         """Return the columns on the episode axis by key, in the types of the files.
 
         Args:

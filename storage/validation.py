@@ -81,7 +81,8 @@ class EpisodeChecker:
         self._observations = tuple(observed)
         self._spaces = flatten_space(ACTIONS, action_space)
         self._spaces |= {path: space for path, space in observed.items() if not isinstance(space, spaces.Box)}
-        self._bounds = {path: space_bounds(space, specs[path].dtype) for path, space in self._spaces.items()}
+        self.bounds = {path: space_bounds(space, specs[path].dtype) for path, space in self._spaces.items()}
+        """Smallest and largest elements of the columns that are checked against a space."""
 
     def columns(self, episode: Episode, number: int) -> dict[str, Array]:
         """Return the episode's columns.
@@ -104,7 +105,7 @@ class EpisodeChecker:
                 )
             )
         checked = {path: _cast(column, number, self._specs[path]) for path, column in columns.items()}
-        for path, (low, high) in self._bounds.items():
+        for path, (low, high) in self.bounds.items():
             column = checked[path]
             good = (column >= low) & (column <= high)
             if not good.all():

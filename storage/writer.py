@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from .assembly import ShardAssembler
 from .blocking import check_shard_rows
+from .build import BuildDirectory
+from .column_shards import ColumnShards
 from .dataset import OfflineDataset
 from .destination import Description, create, extend
 from .episode import Episode
@@ -19,6 +21,7 @@ from .finalize import clear_all_but, collect_objects, write_meta_arrays, write_m
 from .manifest import Commit
 from .parallel_build import ParallelShards, TaskRunner
 from .spaces import Space
+from .step_columns import StepColumns
 from .supply import Supply, Survey
 from .validation import EpisodeChecker, array_specs
 from .write_errors import explained_write_errors
@@ -80,7 +83,7 @@ class DatasetWriter:
         self._checker: EpisodeChecker | None = None
         self._stream: ShardAssembler | None = None
         self._axis = EpisodeAxis(self._place.first_episode)
-        self._supplied: tuple[ParallelShards, Survey] | None = None
+        self._supplied: tuple[ParallelShards | ColumnShards, Survey | StepColumns] | None = None
         self._closed = False
 
     def add_episode(self, episode: Episode) -> None:
@@ -136,6 +139,29 @@ class DatasetWriter:
         self._supplied = shards, survey
         self.num_episodes, self.num_steps = survey.num_episodes, survey.num_steps
 
+    def add_steps(self, steps: StepColumns) -> None:
+        """Add many episodes at once, from columns in memory; there should be no others in the dataset.
+
+        The dataset is the one that `add_episodes` would give, with the same checks, several times as fast.
+
+        Args:
+            steps: the episodes.
+
+        Raises:
+            InvalidDataError: naming the episode, the step, the field and the value.
+            DatasetError: the disk refuses.
+        """
+        self._check_open("episodes")
+        if self.num_episodes or not isinstance(self._build, BuildDirectory):
+            self.add_episodes(steps.episode(number) for number in range(steps.num_episodes))
+            return
+        spaces = self._place.observation_space, self._place.action_space
+        specs = self._place.specs or array_specs(steps.episode(0), *spaces)
+        shards = ColumnShards(steps, specs, *spaces, self.shard_rows, self._build)
+        shards.write()
+        self._supplied = shards, steps
+        self.num_episodes, self.num_steps = steps.num_episodes, steps.num_steps
+
     def finish(self) -> OfflineDataset:
         """Write what is left, commit the dataset and open it.
 
@@ -187,13 +213,15 @@ class DatasetWriter:
                 explain(f"dataset {self.path}", got="0 episodes", allowed="at least 1", fix="check the source")
             )
         try:
-            survey = self._supplied[1] if self._supplied else None
-            self._publish(shards, survey.columns(self._place.first_episode) if survey else self._axis.columns())
+            axis = self._supplied[1] if self._supplied else None
+            self._publish(shards, axis.axis_columns(self._place.first_episode) if axis else self._axis.columns())
         finally:
             if not self._closed:
                 self.close()
 
-    def _publish(self, shards: ShardAssembler | ParallelShards, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _publish(
+        self, shards: ShardAssembler | ParallelShards | ColumnShards, columns: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
         """Write the metadata around the shards, and the manifest last."""
         layouts = shards.finish()
         numbers = {"num_steps": self.num_steps, "num_episodes": self.num_episodes}

@@ -263,6 +263,7 @@ def kill_at(path, condition):
     return process.wait(60)
 
 
+@pytest.mark.service
 def test_kill_9_while_appending_leaves_the_old_or_the_new(dataset):
     path, partial = Path(dataset.path), Path(dataset.path).with_name(".data.zarr.partial")
     conditions = [
