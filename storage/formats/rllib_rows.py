@@ -201,7 +201,7 @@ def _episode(origin: str, number: int, rows: Mapping[str, Array]) -> RawEpisode:
     if "action_logp" in rows:
         infos["behavior_logp"] = rows["action_logp"].reshape(num_steps)
     elif "action_prob" in rows:
-        with np.errstate(divide="ignore"):  # the checks of the values report what is not finite
+        with np.errstate(divide="ignore", invalid="ignore"):  # the checks of the values report what is not finite
             infos["behavior_logp"] = np.log(rows["action_prob"].reshape(num_steps).astype(np.float64))
     return RawEpisode(
         origin=origin,
