@@ -25,6 +25,7 @@ from dask_rl.learners.module import validate_module_id
 from dask_rl.pipeline.feed.sampling import Padding, Sampler, Sampling
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.files import check_local
+from dask_rl.storage.locate import check_no_password
 
 from .batch_config import BatchConfig
 from .clusters.config import ClusterConfig
@@ -96,6 +97,8 @@ def _dataset(value: Any) -> Any:
     if not isinstance(value, str) and not (by_module and all(isinstance(path, str) for path in value.values())):
         allowed = "a valid string, or one for each module: {module_id: path}"
         raise ConfigError(explain("dataset", got=value, allowed=allowed, fix="give it a path"))
+    for path in value.values() if by_module else (value,):
+        check_no_password("dataset", path)
     for module_id in value if by_module else ():
         if not isinstance(module_id, str):
             raise ConfigError(explain("module id", got=repr(module_id), allowed="a valid string", fix="quote it"))

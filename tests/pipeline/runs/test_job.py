@@ -103,6 +103,7 @@ def test_mistakes_about_modules_are_one_line_each(override, parts):
     with pytest.raises(ConfigError) as caught:
         parse_job(MODULES, [override])
     (line,) = str(caught.value).splitlines()
+    assert "secret" not in line
     for part in parts:
         assert part in line
 
@@ -155,6 +156,7 @@ def test_the_cluster_follows_the_learners_where_none_is_named(learners, kind):
         ("run={", ["--set run", "YAML"]),
         ("run=''", ["run: got ''", "at least 1 character"]),
         ("run=s3://bucket/run", ["run: got the URL s3://bucket/run", "a path on this machine"]),
+        ("dataset=s3://me:secret@bucket/d.zarr", ["dataset: got a password in the URL s3://bucket/d.zarr", "fsspec's"]),
         ('run="a\\0b"', ["run: got 'a\\x00b'", "without null bytes"]),
     ],
 )
