@@ -141,8 +141,13 @@ def _group(table: Table, keys: Sequence[str]) -> dict[_Key, list[tuple[int, int,
     for part in range(table.num_parts):
         read = table.read(part, keys)
         _check_lengths(read, table.origin(part))
+        first = next(iter(read.values()))
+        num_rows = len(first) if first.ndim else 1
+        for name, column in read.items():
+            if column.size != num_rows:
+                got, allowed = f"{name} of shape {column.shape}", f"{num_rows} numbers, one a row"
+                raise SourceFormatError(explain(table.origin(part), got=got, allowed=allowed, fix="check the source"))
         columns = [column.reshape(-1) for column in read.values()]
-        num_rows = len(columns[0])
         if not num_rows:
             continue
         changed = np.zeros(num_rows, dtype=bool)
