@@ -16,6 +16,8 @@ from .errors import (
     NonFiniteGradientError,
     RunStateError,
     SourceFormatError,
+    StoreAccessError,
+    StoreUnreachableError,
     WaitTimeoutError,
     explain,
 )
@@ -50,6 +52,8 @@ __all__ = [
     "RunStateError",
     "ScaleReward",
     "SourceFormatError",
+    "StoreAccessError",
+    "StoreUnreachableError",
     "VerifyReport",
     "WaitTimeoutError",
     "column_statistics",

@@ -13,8 +13,8 @@ PROGRAM = Path(__file__).parents[1] / "support/fuzzed_files.py"
 @pytest.mark.parametrize(
     ("what", "seed", "seconds", "cases"),
     [
-        ("import", 0, 4, 40),
-        ("open", 0, 4, 150),
+        ("import", 0, 3, 30),
+        ("open", 0, 3, 100),
         *(pytest.param("import", seed, 300, 2000, marks=pytest.mark.storm) for seed in (1, 2)),
         *(pytest.param("open", seed, 120, 5000, marks=pytest.mark.storm) for seed in (1,)),
     ],
