@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -61,9 +62,17 @@ def episodes():
     return [nested_episode(length, seed) for seed, length in enumerate([5, 30, 1, 12])]
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, episodes):
+    path = tmp_path_factory.mktemp("nested") / "nested.zarr"
+    write(path, episodes).close()
+    return path
+
+
 @pytest.fixture
-def dataset(tmp_path, episodes):
-    with write(tmp_path / "nested.zarr", episodes) as dataset:
+def dataset(tmp_path, written):
+    """A copy of its own, that may be damaged."""
+    with OfflineDataset.open(shutil.copytree(written, tmp_path / "nested.zarr")) as dataset:
         yield dataset
 
 
