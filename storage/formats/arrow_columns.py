@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_rl.storage.errors import ConfigError, SourceFormatError, explain
+from dask_rl.storage.errors import ConfigError, DaskRLError, SourceFormatError, explain
 
 from .base import Array
 
@@ -36,7 +36,9 @@ def guarded(path: Path, kind: str, call: Callable[[], Any]) -> Any:
         ) from error
     try:
         return call()
-    except (pyarrow.ArrowException, OSError) as error:
+    except DaskRLError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         reason = " ".join(str(error).split())[:160]
         raise SourceFormatError(
             explain(

@@ -77,7 +77,7 @@ class ReplayBufferImporter:
             for name, array in arrays.items():
                 _check_array(path, f"data/{name}", array)
             _check_array(path, _ENDS, group[_ENDS])
-            ends = np.asarray(group[_ENDS][:]).reshape(-1).astype(np.int64)
+            ends = np.asarray(_Column(group[_ENDS], path / _ENDS)[:]).reshape(-1).astype(np.int64)
             numeric = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf" and array.shape}
             num_rows = check_columns(str(path), numeric)
             roles = _roles(path, numeric)

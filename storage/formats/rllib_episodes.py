@@ -81,6 +81,12 @@ def _read_states(parts: Sequence[_Part], start: int, stop: int) -> Iterator[tupl
         if part.stop > start and first < stop:
             with open_parquet(part.path) as file:
                 table = guarded(part.path, "Parquet", partial(file.read_row_group, part.group, columns=[ITEM]))
+            if len(table) != part.stop - first:
+                got, allowed = f"{len(table)} rows", f"{part.stop - first}, as its metadata say"
+                fix = "fetch it again: it is damaged or incomplete"
+                raise SourceFormatError(
+                    explain(f"{part.path}: row group {part.group}", got=got, allowed=allowed, fix=fix)
+                )
             for at in range(max(start - first, 0), min(stop, part.stop) - first):
                 yield str(part.path), _unpack(table.column(ITEM)[at].as_py(), f"{part.path}, item {first + at}")
         first = part.stop

@@ -48,6 +48,16 @@ def test_a_missing_chunk_is_no_chunk_of_zeros(tmp_path: Path) -> None:
         import_dataset(source, tmp_path / "d.zarr")
 
 
+def test_damaged_ends_are_named(tmp_path: Path) -> None:
+    source = write_buffer(tmp_path / "b.zarr")
+    ends = source / "meta/episode_ends/0"
+    ends.write_bytes(ends.read_bytes()[:16] + bytes([255]) * (ends.stat().st_size - 16))
+    with pytest.raises(
+        SourceFormatError, match=r"b\.zarr/meta/episode_ends: got an unreadable|got meta/episode_ends up to"
+    ):
+        import_dataset(source, tmp_path / "d.zarr")
+
+
 def test_a_codec_that_would_unpickle_is_refused(tmp_path: Path) -> None:
     source = write_buffer(tmp_path / "b.zarr")
     described = json.loads((source / "data/state/.zarray").read_text())
