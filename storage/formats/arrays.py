@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_rl.storage.errors import SourceFormatError, explain
-from dask_rl.storage.nested import Columns, flatten, map_columns
+from dask_rl.storage.nested import Columns, flatten, flatten_space, map_columns
+from dask_rl.storage.step_columns import StepColumns
 
 from .base import Array, ImportOptions, ImportSummary, Source, Space
 from .driver import Progress, import_source
@@ -19,6 +20,7 @@ from .flat import Cuts, Lookup, Roles, check_columns, cut_after, make_flat_sourc
 
 _NAME = "arrays"
 _NEXT = "next_observations"
+_NESTED = ("observations", "actions")
 
 
 def import_arrays(
@@ -105,7 +107,36 @@ def _make_source(
         {path.removeprefix("infos/"): path for path in steps if path.startswith("infos/")},
         final_rows,
     )
-    return make_flat_source(rule, _NAME, partial(_open_arrays, {**steps, **observed}), roles, cuts)
+    columns = {**steps, **observed}
+    whole = None if following else partial(_whole, columns, cuts)
+    return make_flat_source(rule, _NAME, partial(_open_arrays, columns), roles, cuts, whole=whole)
+
+
+def _whole(
+    columns: Mapping[str, Array], cuts: Cuts, observation_space: Space, action_space: Space, narrow: bool
+) -> StepColumns | None:
+    """Return all episodes in the spaces' shapes; None if their parts or shapes are others."""
+    wanted = flatten_space("observations", observation_space) | flatten_space("actions", action_space)
+    found: dict[str, Array] = {}
+    for path, space in wanted.items():
+        shape = tuple(space.shape or ())
+        column = columns.get(path)
+        # axes of length 1 carry nothing: (N, 1) discrete actions and (N,) ones are the same
+        if column is None or [n for n in column.shape[1:] if n != 1] != [n for n in shape if n != 1]:
+            return None
+        found[path] = column.reshape(len(column), *shape)
+    num_steps = cuts.num_steps
+    rewards = columns.get("rewards", np.zeros(num_steps, np.float32))
+    if rewards.size != num_steps or len(wanted) != sum(path.split("/")[0] in _NESTED for path in columns):
+        return None
+    narrowed = {"rewards": rewards.reshape(-1)} | {p: c for p, c in columns.items() if p.startswith("infos/")}
+    for path, column in narrowed.items():
+        to_float = (narrow and column.dtype.kind == "f") or (path == "rewards" and column.dtype.kind != "f")
+        with np.errstate(over="ignore"):  # what becomes infinite is refused, with its place
+            found[path] = column.astype(np.float32, copy=False) if to_float else column
+    ends = np.zeros((2, num_steps), np.bool_)
+    ends[0, cuts.stops - 1], ends[1, cuts.stops - 1] = cuts.terminated, ~cuts.terminated
+    return StepColumns(found | {"terminations": ends[0], "truncations": ends[1]}, cuts.stops - cuts.starts)
 
 
 def _arrays(value: Columns) -> Columns:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
 from dask_rl.storage.nested import Columns
+from dask_rl.storage.step_columns import StepColumns
 
 Array = npt.NDArray[Any]
 Space = spaces.Space[Any]
@@ -81,6 +82,9 @@ class Source:
     """Columns of the source that the dataset does not get."""
     notes: tuple[str, ...] = ()
     """What the user should look at, such as rows that belong to no episode, with their number and the reason."""
+    whole: Callable[[Space, Space, bool], StepColumns | None] | None = None
+    """Where all episodes lie in memory: gives them at once for these spaces of observations and actions, floats as
+    float32 if the last argument says so. What they do not fit it leaves to `episodes`, and returns None."""
 
 
 class Importer(Protocol):

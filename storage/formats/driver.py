@@ -11,6 +11,7 @@ import gymnasium
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, DatasetError, explain
 from dask_rl.storage.parallel_build import TaskRunner
+from dask_rl.storage.step_columns import StepColumns
 from dask_rl.storage.supply import Survey
 from dask_rl.storage.writer import DatasetWriter
 
@@ -115,7 +116,11 @@ def import_source(
     )
     tally = Tally()
     with writer:
-        if run is None:
+        if (steps := _whole(source, plan)) is not None:
+            tally.keep_all(steps)
+            writer.add_steps(steps)
+            plan.report(tally.num_steps)
+        elif run is None:
             _write_stream(writer, plan, tally)
         else:
             _write_by_tasks(writer, source.num_episodes, plan, tally, label, run)
@@ -200,6 +205,15 @@ def _environment_spaces(name: str) -> tuple[Space, Space]:
     found: tuple[Space, Space] = (environment.observation_space, environment.action_space)
     environment.close()
     return found
+
+
+def _whole(source: Source, plan: _Plan) -> StepColumns | None:
+    """Return all episodes at once, if they are in memory and stay as they are."""
+    supply = plan.supply
+    changed = supply.options.model_dump(exclude={"shard_rows", "environment"}, exclude_defaults=True)
+    if source.whole is None or changed:
+        return None
+    return source.whole(supply.observation_space, supply.action_space, supply.narrow)
 
 
 def _write_stream(writer: DatasetWriter, plan: _Plan, tally: Tally) -> None:

@@ -11,7 +11,9 @@ from gymnasium import spaces
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import SourceFormatError, explain
 from dask_rl.storage.nested import flatten
+from dask_rl.storage.schema import ACTIONS, is_part_of
 from dask_rl.storage.spaces import describe_space
+from dask_rl.storage.step_columns import StepColumns
 
 from .base import ImportOptions, Space
 from .checks import InvalidEpisodeError
@@ -37,6 +39,14 @@ class Tally:
         for actions in flatten("actions", episode.actions).values():
             if actions.dtype.kind == "f":
                 self.largest_action = max(self.largest_action, float(np.abs(actions).max(initial=0)))
+
+    def keep_all(self, steps: StepColumns) -> None:
+        """Count all episodes at once."""
+        self.num_steps += steps.num_steps
+        for path, actions in steps.columns.items():
+            if is_part_of(path, ACTIONS) and actions.dtype.kind == "f":
+                largest = max(float(actions.max(initial=0)), -float(actions.min(initial=0)))
+                self.largest_action = max(self.largest_action, largest)
 
     def drop(self, error: InvalidEpisodeError, num_steps: int) -> None:
         """Count an episode that does not."""

@@ -93,7 +93,7 @@ def test_what_is_declared_and_known_of_arrays_is_used(tmp_path: Path) -> None:
         ),
         ({"episode_ends": [3, 5]}, SourceFormatError, "got ends up to 5; allowed: growing ends, the last 9"),
         ({"episode_ends": None, "terminations": None}, SourceFormatError, "got no ends of episodes"),
-        ({"rewards": REWARDS + np.nan}, InvalidDataError, "episode 0, step 0, rewards: got nan"),
+        ({"rewards": REWARDS + np.nan}, InvalidDataError, "episode 0, step 0[:,] rewards: got nan"),
         ({"actions": np.array([{}] * 9)}, SourceFormatError, "actions: got values of type object"),
     ],
 )
@@ -118,6 +118,26 @@ def frame(**changes: Any) -> pd.DataFrame:
         "cut": TRUNCATIONS,
     }
     return pd.DataFrame({**columns, **changes})
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_arrays_at_once_give_the_bits_of_episodes_one_by_one(declared: bool, tmp_path: Path) -> None:
+    columns = {"observations": np.append(OBSERVATIONS, OBSERVATIONS[:3], axis=0), "actions": np.arange(9)[:, None] % 3}
+    columns |= {
+        "rewards": (REWARDS / 3).astype(np.float64)[:, None],
+        "terminations": TERMINATIONS,
+        "episode_ends": ENDS,
+    }
+    columns |= {"infos": {"behavior_logp": REWARDS / 7}}
+    if declared:
+        columns |= {"observation_space": spaces.Box(-99, 99, (2,), np.float32), "action_space": spaces.Discrete(3)}
+    hashes = set()
+    for limit in (None, 10**6):  # with one, each episode has to be looked at
+        options = ImportOptions(max_episode_steps=limit, shard_rows=8)
+        summary = import_arrays(tmp_path / f"{limit}.zarr", **columns, options=options)
+        assert (summary.num_steps, summary.num_terminated, summary.num_truncated) == (9, 1, 2)
+        hashes.add(summary.content_hash)
+    assert len(hashes) == 1
 
 
 SHUFFLED = np.random.default_rng(3).permutation(9)
