@@ -1,8 +1,14 @@
 """Jobs that name a sampler, through to a policy that is played."""
 
+from typing import Literal
+
 import grid_environments
 import pytest
+import torch
 
+from dask_rl.learners.algorithms import registry
+from dask_rl.learners.algorithms.bc import BC, BCConfig
+from dask_rl.learners.batch import observations_of
 from dask_rl.pipeline.runs.collect import CollectConfig, collect
 from dask_rl.pipeline.runs.evaluate import EvaluationConfig, evaluate
 from dask_rl.pipeline.runs.job import TrainJob
@@ -57,6 +63,39 @@ def test_stacked_frames_and_n_steps_from_the_job_to_the_game(rooms, tmp_path):
     assert stacked == (2, *alone)
     result = evaluate(policy, EvaluationConfig(**ROOMS))
     assert len(result.returns) == 20
+
+
+class SequenceConfig(BCConfig):
+    """Settings."""
+
+    name: Literal["sequence-bc"] = "sequence-bc"
+
+
+class SequenceBC(BC):
+    """Cloning of whole sequences: the mean over the steps of each."""
+
+    name = "sequence-bc"
+    Config = SequenceConfig
+    takes_sequences = True
+
+    def losses(self, module, batch, noise, phase):
+        mask, steps = batch["sequence_mask"], batch["timesteps"]
+        assert mask[:, -1].all()
+        assert (steps[:, 1:] - steps[:, :-1])[mask[:, :-1]].eq(1).all()
+        observations = {path: part.flatten(0, 1) for path, part in observations_of(batch).items()}
+        log_probs = module.policy.log_prob(observations, batch["actions"].flatten(0, 1)).reshape(mask.shape)
+        return {"policy_loss": (-torch.where(mask, log_probs, 0).sum(1) / mask.sum(1)).sum()}
+
+
+def test_an_algorithm_that_takes_sequences_gets_them(rooms, tmp_path, monkeypatch):
+    monkeypatch.setitem(registry._ALGORITHMS, "sequence-bc", SequenceBC)
+    images = {"convolutions": [[4, 3]], "num_features": 8}
+    values = job_of(rooms, tmp_path / "run").model_dump() | {
+        "algorithm": {"name": "sequence-bc", "hidden_sizes": [8], "images": images},
+        "data": {"sampler": "sequences", "sequence_length": 4},
+        "num_steps": 4,
+    }
+    assert train(TrainJob.model_validate(values)).final_metrics["policy_loss"] > 0
 
 
 def test_frames_that_are_named_must_be_there(rooms, tmp_path):
