@@ -14,9 +14,11 @@ from dask_rl.learners.metrics import merge_results
 from dask_rl.learners.policy import Policy
 from dask_rl.learners.saved_module import reading
 from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import (
     CheckpointError,
     DaskRLError,
+    DatasetError,
     GroupLostError,
     LearnerError,
     WaitTimeoutError,
@@ -182,12 +184,17 @@ class Training:
     def _refuse_other_data(self, saved: Mapping[str, str]) -> None:
         for module_id, module in self._data.modules.items():
             if saved[module_id] != module.content_hash:
+                path, got = self._job.datasets[module_id], f"content hash {module.content_hash[:12]}"
+                fix = "restore that dataset, or start a new run"
+                if _was_appended_to(path, saved[module_id]):
+                    got += ", as it was appended to"
+                    fix = "start a new run; initial_weights takes over what this one has learned"
                 raise CheckpointError(
                     explain(
-                        f"dataset {self._job.datasets[module_id]}",
-                        got=f"content hash {module.content_hash[:12]}",
+                        f"dataset {path}",
+                        got=got,
                         allowed=f"{saved[module_id][:12]}, with which the run began",
-                        fix="restore that dataset, or start a new run",
+                        fix=fix,
                     )
                 )
 
@@ -252,6 +259,15 @@ class Training:
         if not interrupted:
             write_atomic(self._run.result_file, json.dumps({**asdict(result), "run": str(self._run.path)}))
         return result
+
+
+def _was_appended_to(path: str, content_hash: str) -> bool:
+    """Whether a dataset has a generation of this hash, and a later one."""
+    try:
+        with OfflineDataset.open(path, content_hash=content_hash):
+            return True
+    except DatasetError:
+        return False
 
 
 def _check_iterators(state: State, step: int) -> None:

@@ -1,5 +1,6 @@
 """Appending: a dataset that grows by segments, read as one; and generations that are whole, whatever happens."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -347,6 +348,26 @@ def test_damage_in_a_segment_is_named(grown):
 def test_a_manifest_that_tells_other_segments(grown, edit, message):
     recommit(Path(grown.path), edit)
     with pytest.raises(CorruptDataError, match=message):
+        OfflineDataset.open(grown.path)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("data/rewards/zarr.json", '"float32"', '"float64"', "other arrays of rewards"),
+        ("zarr.json", '"low": [-2.0]', '"low": [-3.0]', "another action_space"),
+    ],
+)
+def test_a_segment_of_another_kind(grown, file, old, new, message):
+    key = f"segments/0002/{file}"
+    path = Path(grown.path, key)
+    text = json.dumps(json.loads(path.read_text()))
+    assert old in text
+    path.write_text(text.replace(old, new))
+    content = path.read_bytes()
+    entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    recommit(Path(grown.path), lambda manifest: manifest["objects"].update({key: entry}))
+    with pytest.raises(CorruptDataError, match=f"segments/0002/zarr.json in dataset .*got {message}"):
         OfflineDataset.open(grown.path)
 
 
