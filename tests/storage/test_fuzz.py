@@ -15,8 +15,8 @@ PROGRAM = Path(__file__).parents[1] / "support/fuzzed_files.py"
     [
         ("import", 0, 3, 30),
         ("open", 0, 3, 100),
-        *(pytest.param("import", seed, 300, 2000, marks=pytest.mark.storm) for seed in (1, 2)),
-        *(pytest.param("open", seed, 120, 5000, marks=pytest.mark.storm) for seed in (1,)),
+        *(pytest.param("import", seed, 150, 2000, marks=pytest.mark.storm) for seed in (1, 2)),
+        *(pytest.param("open", seed, 100, 5000, marks=pytest.mark.storm) for seed in (1,)),
     ],
 )
 def test_no_crash_no_hang_no_partial_dataset(sample_data, tmp_path, what, seed, seconds, cases):

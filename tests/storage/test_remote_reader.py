@@ -145,10 +145,11 @@ def test_neighbouring_rows_cost_no_more_requests(tmp_path, memory, faults):
     assert faults.requests
 
 
-def test_a_web_server_reads_the_same(tmp_path, make_episodes, settings_of_pendulum):
+def test_a_web_server_reads_the_same(tmp_path, faults, make_episodes, settings_of_pendulum):
     with DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum, shard_rows=64) as writer:
         writer.add_episodes(make_episodes())
-    local, faults = OfflineDataset.open(tmp_path / "d.zarr"), Faults(share=0.1)
+    local = OfflineDataset.open(tmp_path / "d.zarr")
+    faults.share = 0.1
     with web_server(tmp_path, faults) as address:
         remote = OfflineDataset.open(f"{address}/d.zarr")
         assert remote.content_hash == local.content_hash

@@ -65,16 +65,16 @@ def _middleware(faults: Faults) -> Any:
                 return web.Response(status=faults.status)
             if fate == "refused":
                 return web.Response(status=503)
-            if fate == "broken" and request.transport is not None:
-                request.transport.abort()
-                return web.Response()
-            answer = await handler(request)
-            if fate == "cut" and request.transport is not None:
-                response = web.StreamResponse(headers={"Content-Length": "1000"})
+            if fate is None or request.transport is None:
+                return await handler(request)
+            response = web.StreamResponse(headers={"Content-Length": "1000"})
+            if request.method not in ("GET", "HEAD"):
+                await handler(request)  # what is lost is the answer
+            elif request.method == "GET" and fate == "cut":
                 await response.prepare(request)
                 await response.write(b"x")
-                request.transport.abort()
-            return answer
+            request.transport.abort()
+            return response
         finally:
             faults.end()
 
