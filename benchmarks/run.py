@@ -8,7 +8,15 @@ from pathlib import Path
 from harness import RESULTS, gate_table, parse_repeats
 from rich.console import Console
 
-BENCHMARKS = ("update_speed", "group_overhead", "storage_read", "data_wait", "storage_write", "dashboard_cost")
+BENCHMARKS = (
+    "update_speed",
+    "group_overhead",
+    "storage_read",
+    "data_wait",
+    "storage_write",
+    "planning_cost",
+    "dashboard_cost",
+)
 
 
 def main() -> int:

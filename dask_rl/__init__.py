@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dask_rl.learners.module import MultiRLModuleSpec, RLModule, RLModuleSpec, register_module
     from dask_rl.learners.policy import Policy
     from dask_rl.pipeline.dashboard import install_dashboard
+    from dask_rl.pipeline.datasets.imports import import_dataset
     from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
     from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig, evaluate
     from dask_rl.pipeline.runs.job import TrainJob, load_job
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from dask_rl.storage.dataset import OfflineDataset
     from dask_rl.storage.episode import Episode
     from dask_rl.storage.errors import DaskRLError
-    from dask_rl.storage.formats import ImportOptions, import_dataset
+    from dask_rl.storage.exports import export_dataset
+    from dask_rl.storage.formats import ImportOptions, import_arrays, import_frame
     from dask_rl.storage.multi_agent_episode import MultiAgentEpisode
+    from dask_rl.storage.recorder import EpisodeRecorder
     from dask_rl.storage.writer import DatasetWriter
 
 __version__ = "0.1.0"
@@ -37,6 +40,7 @@ __all__ = [
     "DaskRLError",
     "DatasetWriter",
     "Episode",
+    "EpisodeRecorder",
     "EvaluationConfig",
     "ImportOptions",
     "LearnerGroup",
@@ -55,7 +59,10 @@ __all__ = [
     "attach",
     "collect",
     "evaluate",
+    "export_dataset",
+    "import_arrays",
     "import_dataset",
+    "import_frame",
     "install_dashboard",
     "load_job",
     "load_policy",
@@ -71,6 +78,7 @@ _HOMES = {
     "DaskRLError": "storage.errors",
     "DatasetWriter": "storage.writer",
     "Episode": "storage.episode",
+    "EpisodeRecorder": "storage.recorder",
     "EvaluationConfig": "pipeline.rollouts.evaluate",
     "ImportOptions": "storage.formats",
     "LearnerGroup": "learners.group",
@@ -88,7 +96,10 @@ _HOMES = {
     "attach": "pipeline.runs.live.attach",
     "collect": "pipeline.rollouts.collect",
     "evaluate": "pipeline.rollouts.evaluate",
-    "import_dataset": "storage.formats",
+    "export_dataset": "storage.exports",
+    "import_arrays": "storage.formats",
+    "import_dataset": "pipeline.datasets.imports",
+    "import_frame": "storage.formats",
     "install_dashboard": "pipeline.dashboard",
     "load_job": "pipeline.runs.job",
     "load_policy": "pipeline.runs.trained_policy",

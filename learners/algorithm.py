@@ -9,6 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from .batch import Batch
+from .images import ImageConfig
 from .module import RLModule, RLModuleSpec
 from .schedules import Constant, Schedule
 
@@ -24,6 +25,8 @@ class AlgorithmConfig(BaseModel):
     """The algorithm's registered name."""
     hidden_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field((256, 256), max_length=100)
     """Widths of the hidden layers of every network."""
+    images: ImageConfig = ImageConfig()
+    """Layers in front of them, for observations that are images."""
     learning_rate: float = Field(3e-4, gt=0)
     """Step size of Adam, for networks without a rate of their own."""
     discount: float = Field(0.99, ge=0, le=1)
@@ -33,7 +36,7 @@ class AlgorithmConfig(BaseModel):
     grad_clip_by: Literal["value", "norm", "global_norm"] = "global_norm"
     """Bound each entry, the norm of each tensor, or the norm of all tensors of an optimizer together."""
     normalize_observations: bool = False
-    """Whether the data is to be standardised by the dataset's mean and standard deviation."""
+    """Whether observations that are numbers are standardised by the dataset's mean and standard deviation."""
     top_fraction: float = Field(1.0, gt=0, le=1)
     """Share of the episodes with the best returns to learn from; 0.1 with BC is 10%BC."""
 
@@ -81,6 +84,10 @@ class Algorithm(ABC, Generic[C]):
     Config: ClassVar[type[AlgorithmConfig]]
     required_fields: ClassVar[tuple[str, ...]]
     """Names of the batch's tensors that `losses` reads."""
+    takes_sequences: ClassVar[bool] = False
+    """Whether it learns from `sampler: sequences`: fields (B, L, …), with `sequence_mask` and `timesteps` (B, L)."""
+    takes_n_step: ClassVar[bool] = False
+    """Whether its targets read `discounts` (B,), γ^m after m steps, in place of γ where the batch has them."""
 
     def __init__(self, config: C) -> None:
         self.config = config

@@ -16,12 +16,22 @@ Batch = dict[str, torch.Tensor]
 
 observations (B, *obs), actions (B, *act), rewards (B,), terminations (B,) 0 or 1, next_observations (B, *obs),
 next_valid (B,) bool: whether next_observations is real, returns_to_go (B,), mask (B,) 0 or 1: rows that count.
+
+Of sequences of L steps every field is (B, L, …), mask aside, beside sequence_mask (B, L) bool: which elements are real,
+and timesteps (B, L). discounts (B,) is γ^m where a reward is the sum of m steps.
+
+Of a Dict or Tuple space there is one tensor a part, named by the keys that lead to it, such as observations/pose/0 and
+next_observations/pose/0. Images are uint8.
 """
 
-OBSERVATION_FIELDS = ("observations", "next_observations")
+Observations = torch.Tensor | Mapping[str, torch.Tensor]
+"""Of a batch: the tensor or, of a Dict or Tuple space, those of its parts by path, such as pose/0."""
 
-_SCALARS = ("rewards", "terminations", "next_valid", "returns_to_go", "mask")
-"""One value a row."""
+OBSERVATION_FIELDS = ("observations", "next_observations")
+SEQUENCE_MASK = "sequence_mask"
+
+_SCALARS = ("rewards", "terminations", "next_valid", "returns_to_go", "discounts")
+"""One value a row, or one a step of a sequence."""
 
 MultiBatch = dict[ModuleID, Batch]
 """Batches by module id; always iterated in sorted order, so that all learners agree on it."""
@@ -55,18 +65,32 @@ def num_rows(batch: Batch) -> int:
     return next(iter(lengths.values()), 0)
 
 
+def observations_of(batch: Batch, name: str = "observations") -> Observations:
+    """Return a batch's observations, or those of `next_observations`, as networks take them."""
+    whole = batch.get(name)
+    if whole is not None:
+        return whole
+    prefix = f"{name}/"
+    return {path[len(prefix) :]: tensor for path, tensor in batch.items() if path.startswith(prefix)}
+
+
+def has_field(batch: Mapping[str, Any], name: str) -> bool:
+    """Tell whether a batch has a field, or parts of it."""
+    return name in batch or any(path.startswith(f"{name}/") for path in batch)
+
+
 def check_batch(batch: Batch, required_fields: Sequence[str]) -> None:
     """Raise ConfigError where a field is missing, or where (B, 1) would broadcast against (B,) in silence."""
-    missing = [name for name in required_fields if name not in batch]
+    missing = [name for name in required_fields if not has_field(batch, name)]
     if missing:
         raise ConfigError(
             explain("batch", got=f"no {', '.join(missing)}", allowed=list(required_fields), fix="add the fields")
         )
-    for name in _SCALARS:
-        if name in batch and batch[name].dim() != 1:
-            raise ConfigError(
-                explain(f"batch: {name}", got=f"shape {tuple(batch[name].shape)}", allowed="(B,)", fix="squeeze it")
-            )
+    wanted = (2, "(B, L)") if SEQUENCE_MASK in batch else (1, "(B,)")
+    for name, (num_axes, allowed) in {**dict.fromkeys(_SCALARS, wanted), "mask": (1, "(B,)")}.items():
+        if name in batch and batch[name].dim() != num_axes:
+            got = f"shape {tuple(batch[name].shape)}"
+            raise ConfigError(explain(f"batch: {name}", got=got, allowed=allowed, fix="squeeze it"))
 
 
 def split_batch(batch: Batch, num_parts: int) -> list[Batch]:

@@ -9,6 +9,7 @@ import torch
 from dask_rl.storage.episode import Array, Episode
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.multi_agent_episode import AgentID, MultiAgentEpisode
+from dask_rl.storage.nested import flatten
 from dask_rl.storage.transforms import returns_to_go
 
 from .batch import DEFAULT_MODULE_ID, Batch, ModuleID, MultiBatch
@@ -77,10 +78,11 @@ def multi_batch_from_episodes(
         discount_of: that of returns-to-go, which reach to the end of the whole episode, by module id.
 
     Returns:
-        Batches with observations, next_observations, next_valid, actions, rewards, terminations, returns_to_go.
+        Batches with observations, next_observations, next_valid, actions, rewards, terminations, returns_to_go; of
+        nested observations and actions one tensor a part.
 
     Raises:
-        ConfigError: something that is no episode, or episodes of one module whose shapes differ.
+        ConfigError: something that is no episode, or episodes of one module whose parts or shapes differ.
     """
     by_module: dict[ModuleID, list[EpisodeShare]] = {}
     for share in _as_shares(episodes):
@@ -110,13 +112,19 @@ def _batch(module_id: ModuleID, shares: Sequence[EpisodeShare], dtype: torch.dty
         episode, first = share.episode, share.num_lookback
         next_valid = np.ones(len(share), np.bool_)
         next_valid[-1] = episode.has_final_observation
-        put("observations", episode.observations[first:-1])
-        put("next_observations", episode.observations[first + 1 :])
+        for path, column in flatten("observations", episode.observations).items():
+            put(path, column[first:-1])
+            put(f"next_{path}", column[first + 1 :])
         put("next_valid", next_valid)
-        put("actions", episode.actions[first:])
+        for path, column in flatten("actions", episode.actions).items():
+            put(path, column[first:])
         put("rewards", episode.rewards[first:])
         put("terminations", episode.terminations[first:].astype(np.float32))
     for name, parts in columns.items():
+        if len(parts) != len(shares):
+            subject = f"episodes of module {module_id!r}: {name}"
+            got = f"{len(shares) - len(parts)} of {len(shares)} without it"
+            raise ConfigError(explain(subject, got=got, allowed="the same parts in all", fix="make them equal"))
         shapes = {part.shape[1:] for part in parts}
         if len(shapes) > 1:
             subject = f"episodes of module {module_id!r}: {name}"

@@ -1,6 +1,7 @@
 """Gradients of one phase into flat storage: eagerly, or as one compiled graph."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -51,8 +52,10 @@ class PhaseGradients:
 
     def __call__(self, batch: Batch, noise: Mapping[str, torch.Tensor]) -> Losses:
         """Return the losses, detached; the segments' gradients are overwritten by those of their sum."""
-        if self._compiled is not None:
-            return self._run_compiled(batch, noise)
+        with repeatable(self._device_type):
+            return self._run_eager(batch, noise) if self._compiled is None else self._run_compiled(batch, noise)
+
+    def _run_eager(self, batch: Batch, noise: Mapping[str, torch.Tensor]) -> Losses:
         for key in self._keys:
             self._flat.segment_grad(key).zero_()
         losses = self._forward(batch, noise)
@@ -94,3 +97,11 @@ def _compile(function: Callable[..., Any]) -> Any:
     """
     options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
     return torch.compile(function, fullgraph=True, options=options)
+
+
+def repeatable(device_type: str) -> AbstractContextManager[object]:
+    """Return what lets convolutions on a GPU give the same bits each time, as everything else does."""
+    if device_type != "cuda":
+        return nullcontext()
+    cudnn = torch.backends.cudnn
+    return cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)

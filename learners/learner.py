@@ -11,6 +11,7 @@ from .activity import IDLE, IN_COLLECTIVE, IN_HOOK, OPENING_DATA, WAITING_FOR_DA
 from .agreement import Agreement, agree_on_update
 from .batch import OBSERVATION_FIELDS, Batch, ModuleID, MultiBatch, as_multi_batch
 from .episodes import multi_batch_from_episodes
+from .images import MIN_IMAGE_RANK
 from .iterator import BatchIterator, BatchSource
 from .learner_modules import LearnerModules
 from .metrics import STATE_KEY, CallMetrics, OpenCall, Result
@@ -178,11 +179,15 @@ class Learner(LearnerModules):
             )
 
     def _cast(self, batch: Batch) -> Batch:
-        """Return a batch on the learner's device, floats and observations in its dtype; copies where they are not."""
+        """Return a batch on the learner's device, floats and observations in its dtype; copies where they are not.
+
+        Images stay bytes until a network takes them: four times as much would have to be moved. So do the parts of
+        nested observations, which networks cast themselves.
+        """
         return {
             name: tensor.to(
                 self.device,
-                self.dtype if tensor.is_floating_point() or name in OBSERVATION_FIELDS else tensor.dtype,
+                self.dtype if tensor.is_floating_point() or _is_cast(name, tensor) else tensor.dtype,
                 non_blocking=True,
             )
             for name, tensor in batch.items()
@@ -214,3 +219,8 @@ class Learner(LearnerModules):
             state: Any = {"rl_module": self.module.get_state(updated, inference_only=True)}
             result[STATE_KEY] = state
         return result
+
+
+def _is_cast(name: str, tensor: torch.Tensor) -> bool:
+    is_image = tensor.dtype == torch.uint8 and tensor.dim() > MIN_IMAGE_RANK
+    return name in OBSERVATION_FIELDS and not is_image

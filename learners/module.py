@@ -12,7 +12,7 @@ from torch import nn
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.spaces import space_from_json, space_to_json
 
-from .batch import DEFAULT_MODULE_ID, ModuleID
+from .batch import DEFAULT_MODULE_ID, ModuleID, Observations
 from .state_values import as_tensor
 
 _FILE_ENDINGS = (".json", ".safetensors")
@@ -38,11 +38,11 @@ class RLModule(nn.Module):
         self.observation_space = observation_space
         self.action_space = action_space
 
-    def forward_inference(self, observations: torch.Tensor) -> torch.Tensor:
+    def forward_inference(self, observations: Observations) -> torch.Tensor:
         """Return greedy actions in the action space, (B, *act); by default those of `self.policy`."""
         policy: Any = self.policy
         actions: torch.Tensor = policy.mode(observations)
-        return actions.reshape(len(observations), *(self.action_space.shape or ()))
+        return actions.reshape(len(actions), *(self.action_space.shape or ()))
 
     def get_state(self, *, inference_only: bool = False) -> dict[str, torch.Tensor]:
         """Return copies of parameters and buffers by name, on the CPU: whoever reads them may have no GPU."""

@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .networks import MLP
-from .spaces import ActionScaling, action_kind, action_size, observation_size
+from .batch import Observations
+from .images import ImageConfig
+from .observation_networks import ObservationMLP
+from .spaces import ActionScaling, action_kind, action_size
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 ACTION_LIMIT = 1 - 1e-5
@@ -30,19 +32,20 @@ class GaussianPolicy(nn.Module):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.spaces.Box,
         hidden_sizes: Sequence[int],
+        images: ImageConfig | None = None,
     ) -> None:
         super().__init__()
         self.scaling = ActionScaling(action_space)
-        self.network = MLP(observation_size(observation_space), hidden_sizes, action_size(action_space))
+        self.network = ObservationMLP(observation_space, hidden_sizes, action_size(action_space), images)
         self.log_std = nn.Parameter(torch.zeros(action_size(action_space)))
 
-    def mean(self, observations: torch.Tensor, masks: Sequence[torch.Tensor] | None = None) -> torch.Tensor:
+    def mean(self, observations: Observations, masks: Sequence[torch.Tensor] | None = None) -> torch.Tensor:
         """Return the mean in [-1, 1], (B, act_dim)."""
-        mean: torch.Tensor = self.network(observations.flatten(1), masks)
+        mean: torch.Tensor = self.network(observations, masks)
         return torch.tanh(mean) if self.scaling.bounded else mean
 
     def log_prob(
-        self, observations: torch.Tensor, actions: torch.Tensor, masks: Sequence[torch.Tensor] | None = None
+        self, observations: Observations, actions: torch.Tensor, masks: Sequence[torch.Tensor] | None = None
     ) -> torch.Tensor:
         """Return log π(a|s) of actions in their space, as a density over normalised actions; (B,)."""
         normalized = self.scaling.normalize(actions)
@@ -52,7 +55,7 @@ class GaussianPolicy(nn.Module):
         z = (normalized - self.mean(observations, masks)) * torch.exp(-log_std)
         return -(0.5 * z.square() + log_std + HALF_LOG_2PI).sum(-1)
 
-    def mode(self, observations: torch.Tensor) -> torch.Tensor:
+    def mode(self, observations: Observations) -> torch.Tensor:
         """Return the most likely action in its space, (B, act_dim)."""
         return self.scaling.denormalize(self.mean(observations))
 
@@ -65,17 +68,18 @@ class DeterministicPolicy(nn.Module):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.spaces.Box,
         hidden_sizes: Sequence[int],
+        images: ImageConfig | None = None,
     ) -> None:
         super().__init__()
         self.scaling = ActionScaling(action_space)
-        self.network = MLP(observation_size(observation_space), hidden_sizes, action_size(action_space))
+        self.network = ObservationMLP(observation_space, hidden_sizes, action_size(action_space), images)
 
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+    def forward(self, observations: Observations) -> torch.Tensor:
         """Return the action in [-1, 1], (B, act_dim)."""
-        action: torch.Tensor = self.network(observations.flatten(1))
+        action: torch.Tensor = self.network(observations)
         return torch.tanh(action) if self.scaling.bounded else action
 
-    def mode(self, observations: torch.Tensor) -> torch.Tensor:
+    def mode(self, observations: Observations) -> torch.Tensor:
         """Return the action in its space, (B, act_dim)."""
         return self.scaling.denormalize(self(observations))
 
@@ -88,28 +92,32 @@ class CategoricalPolicy(nn.Module):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.spaces.Discrete,
         hidden_sizes: Sequence[int],
+        images: ImageConfig | None = None,
     ) -> None:
         super().__init__()
         self.start = int(action_space.start)
-        self.network = MLP(observation_size(observation_space), hidden_sizes, action_size(action_space))
+        self.network = ObservationMLP(observation_space, hidden_sizes, action_size(action_space), images)
 
     def log_prob(
-        self, observations: torch.Tensor, actions: torch.Tensor, masks: Sequence[torch.Tensor] | None = None
+        self, observations: Observations, actions: torch.Tensor, masks: Sequence[torch.Tensor] | None = None
     ) -> torch.Tensor:
         """Return log π(a|s); (B,)."""
-        logits = self.network(observations.flatten(1), masks)
+        logits = self.network(observations, masks)
         index = (actions.long() - self.start).unsqueeze(-1)
         return F.log_softmax(logits, -1).gather(-1, index).squeeze(-1)
 
-    def mode(self, observations: torch.Tensor) -> torch.Tensor:
+    def mode(self, observations: Observations) -> torch.Tensor:
         """Return the most likely action in its space, (B,) int64."""
-        choice: torch.Tensor = self.network(observations.flatten(1)).argmax(-1)
+        choice: torch.Tensor = self.network(observations).argmax(-1)
         return choice + self.start
 
 
 def stochastic_policy(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], hidden_sizes: Sequence[int]
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    hidden_sizes: Sequence[int],
+    images: ImageConfig | None = None,
 ) -> GaussianPolicy | CategoricalPolicy:
     """Return the policy with a log-probability that fits the action space."""
     policy = CategoricalPolicy if action_kind(action_space) == "discrete" else GaussianPolicy
-    return policy(observation_space, action_space, hidden_sizes)  # type: ignore[arg-type]
+    return policy(observation_space, action_space, hidden_sizes, images)  # type: ignore[arg-type]

@@ -16,6 +16,8 @@ from .errors import (
     NonFiniteGradientError,
     RunStateError,
     SourceFormatError,
+    StoreAccessError,
+    StoreUnreachableError,
     WaitTimeoutError,
     explain,
 )
@@ -23,7 +25,7 @@ from .multi_agent_episode import MultiAgentEpisode
 from .schema import SCHEMA_VERSION, ArraySpec
 from .spaces import describe_space, infer_box, space_from_json, space_to_json, spaces_equal
 from .stats import FieldStatistics, column_statistics
-from .transforms import Normalize, ScaleReward, returns_to_go, transform_from_json
+from .transforms import Normalize, ScaleReward, n_step_rewards, returns_to_go, transform_from_json
 from .verify import VerifyReport
 from .writer import DatasetWriter
 
@@ -50,6 +52,8 @@ __all__ = [
     "RunStateError",
     "ScaleReward",
     "SourceFormatError",
+    "StoreAccessError",
+    "StoreUnreachableError",
     "VerifyReport",
     "WaitTimeoutError",
     "column_statistics",
@@ -57,6 +61,7 @@ __all__ = [
     "explain",
     "infer_box",
     "load_checkpoint",
+    "n_step_rewards",
     "returns_to_go",
     "save_checkpoint",
     "space_from_json",

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocking import choose_chunk_rows, choose_shard_rows
-from .build import BuildDirectory
-from .encoding import RawShard, compresses, cut_shard, encode_shard
+from .builds import Build
+from .encoding import compresses, cut_shard
 from .layout import ArrayLayout
 from .manifest import StoredObject
 from .schema import SCHEMA_VERSION, ArraySpec
+from .shard_store import Receipt
+from .shard_task import copy_rows, write_shard
 
 Array = npt.NDArray[Any]
 _WRITERS = 4  # arrays written at a time: waiting for the disk dominates
@@ -28,7 +30,7 @@ class ShardAssembler:
         build: where the shards go.
     """
 
-    def __init__(self, specs: Mapping[str, ArraySpec], shard_rows: int | None, build: BuildDirectory) -> None:
+    def __init__(self, specs: Mapping[str, ArraySpec], shard_rows: int | None, build: Build) -> None:
         """Reserve the buffers."""
         self.objects: dict[str, StoredObject] = {}
         self._specs = specs
@@ -48,10 +50,7 @@ class ShardAssembler:
         while done < num_rows:
             rows = min(num_rows - done, self._capacity - self._fill)
             for path, column in columns.items():
-                part = column[done : done + rows]
-                target = self._buffers[path][self._fill : self._fill + rows]
-                target[: len(part)] = part
-                target[len(part) :] = 0
+                copy_rows(column, done, self._buffers[path][self._fill : self._fill + rows])
             self._fill += rows
             done += rows
             if self._fill == self._capacity:
@@ -65,47 +64,54 @@ class ShardAssembler:
 
     def _flush(self) -> None:
         """Write one shard of all arrays, unless an earlier run did."""
-        layouts = self._layouts or self._plan_layouts()
+        # The sizes are fixed when the first shard is full, or the data has come to its end before.
+        layouts = self._layouts or plan_layouts(self._specs, self._fixed_rows, self._fill)
         raws = {path: cut_shard(layout, self._buffers[path], self._fill) for path, layout in layouts.items()}
         if not self._layouts:
             self._layouts = {
                 path: replace(layout, compressed=compresses(raws[path])) for path, layout in layouts.items()
             }
-            self._build.start(self._content())
-        keys = {path: layout.shard_key(self._num_shards) for path, layout in self._layouts.items()}
-        receipt = self._build.find_receipt(self._num_shards, {keys[path]: raws[path].digest for path in raws})
+            self._build.start(content_of(self._layouts))
+        digests = {layout.shard_key(self._num_shards): raws[path].digest for path, layout in self._layouts.items()}
+        receipt = self._build.shards.find_receipt(self._num_shards, digests)
         if receipt is None:
             with ThreadPoolExecutor(max_workers=_WRITERS) as pool:
-                entries = pool.map(lambda path: self._write_shard(path, keys[path], raws[path]), keys)
-                receipt = dict(zip(keys.values(), entries, strict=True))
-            self._build.write_receipt(self._num_shards, receipt)
-        for key, entry in receipt.items():
-            self.objects[key] = StoredObject(size=entry["size"], sha256=entry["sha256"])
+                receipt = write_shard(self._build.shards, self._num_shards, self._layouts, raws, pool)
+        self.objects |= stored_objects(receipt)
         self._num_shards += 1
         self._num_rows += self._fill
         self._fill = 0
 
-    def _write_shard(self, path: str, key: str, raw: RawShard) -> dict[str, Any]:
-        encoded = encode_shard(self._layouts[path], raw)
-        self._build.write_object(key, encoded)
-        return {"size": encoded.size, "sha256": encoded.sha256, "digest": raw.digest}
 
-    def _plan_layouts(self) -> dict[str, ArrayLayout]:
-        """Fix the sizes when the first shard is full, or the data has come to its end before."""
-        rows = self._fixed_rows or choose_shard_rows(self._specs.values(), self._fill)
-        return {
-            path: ArrayLayout(
-                key=spec.key,
-                dtype=spec.dtype,
-                row_shape=spec.row_shape,
-                num_rows=self._fill,
-                shard_rows=rows,
-                chunk_rows=choose_chunk_rows(spec, rows),
-                compressed=False,
-            )
-            for path, spec in self._specs.items()
-        }
+def plan_layouts(specs: Mapping[str, ArraySpec], shard_rows: int | None, num_rows: int) -> dict[str, ArrayLayout]:
+    """Return the layouts of all arrays, not compressed as yet.
 
-    def _content(self) -> dict[str, Any]:
-        arrays = [asdict(replace(layout, num_rows=0)) for layout in self._layouts.values()]
-        return {"schema": SCHEMA_VERSION, "arrays": [{**a, "dtype": a["dtype"].str} for a in arrays]}
+    Args:
+        specs: the arrays on the time axis.
+        shard_rows: rows of a shard; None chooses.
+        num_rows: rows of the dataset, or at least those of a full shard.
+    """
+    rows = shard_rows or choose_shard_rows(specs.values(), num_rows)
+    return {
+        path: ArrayLayout(
+            key=spec.key,
+            dtype=spec.dtype,
+            row_shape=spec.row_shape,
+            num_rows=num_rows,
+            shard_rows=rows,
+            chunk_rows=choose_chunk_rows(spec, rows),
+            compressed=False,
+        )
+        for path, spec in specs.items()
+    }
+
+
+def content_of(layouts: Mapping[str, ArrayLayout]) -> dict[str, Any]:
+    """Return what tells shards of one layout from those of another, JSON-able."""
+    arrays = [asdict(replace(layout, num_rows=0)) for layout in layouts.values()]
+    return {"schema": SCHEMA_VERSION, "arrays": [{**array, "dtype": array["dtype"].str} for array in arrays]}
+
+
+def stored_objects(receipt: Receipt) -> dict[str, StoredObject]:
+    """Return the files of a finished shard, as the manifest lists them."""
+    return {key: StoredObject(size=entry["size"], sha256=entry["sha256"]) for key, entry in receipt.items()}

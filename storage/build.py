@@ -1,30 +1,27 @@
 """The directory in which a dataset grows: locked, resumable, and renamed to its final name as a whole.
 
-.NAME.partial/build.json     what is being built; another content starts from nothing
-              receipts/K.json    shard K of all arrays is on disk, with these sizes and checksums
-              tmp/               files being written
-              store/             becomes NAME
+.NAME.partial/                  shards that one process writes (see shard_store.py)
+              shards-CONTENT/   those that many processes write: late tasks of a dead driver cannot mix in others
+              old/              a dataset that is being replaced, between two renames
 """
 
-import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from .encoding import EncodedShard
 from .errors import DatasetError, explain
-from .files import fsync_path, make_directory, write_atomically
+from .files import fsync_path, fsync_paths, make_directory
+from .manifest import Commit
 from .schema import ATTRIBUTES_KEY, COMMIT_NAME, METADATA_NAME
+from .shard_store import ShardStore
+from .write_errors import explained_write_errors
 
-Receipt = dict[str, dict[str, Any]]  # object key -> size, sha256 and digest (of the raw rows)
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOENT, errno.EEXIST)
+_DIGEST_LETTERS = 16
 
 
 class BuildDirectory:
@@ -38,7 +35,7 @@ class BuildDirectory:
         """Take the directory, with what an interrupted writer left in it."""
         self.target = target
         self.path = target.with_name(f".{target.name}.partial")
-        self.store = self.path / "store"
+        self.shards = ShardStore(self.path, target)
         self._overwrite = overwrite
         self._lock: int | None = None
         with explained_write_errors(target):
@@ -47,52 +44,39 @@ class BuildDirectory:
             self._lock = _lock_directory(self.path, target)
             self._bring_back_old()
 
-    def start(self, content: Mapping[str, Any]) -> None:
-        """Begin or go on: finished shards stay only if they belong to the same content."""
-        wanted = json.dumps(content, sort_keys=True).encode()
-        marker = self.path / "build.json"
-        with explained_write_errors(self.target):
-            shutil.rmtree(self.path / "tmp", ignore_errors=True)
-            if not marker.exists() or marker.read_bytes() != wanted:
-                shutil.rmtree(self.path / "receipts", ignore_errors=True)
-                shutil.rmtree(self.store, ignore_errors=True)
-                self._write(marker, [wanted])
-            make_directory(self.path / "receipts")
-            make_directory(self.store)
+    @property
+    def store(self) -> Path:
+        """The directory that becomes the dataset."""
+        return self.shards.store
 
-    def find_receipt(self, shard: int, digests: Mapping[str, int]) -> Receipt | None:
-        """Return the receipt of a finished shard if it holds exactly these rows and its files are there."""
-        path = self._receipt_path(shard)
-        try:
-            receipt: Receipt = json.loads(path.read_bytes())
-            same = {key: entry["digest"] for key, entry in receipt.items()} == dict(digests)
-            complete = all((self.store / key).stat().st_size == entry["size"] for key, entry in receipt.items())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # a damaged receipt is as good as none: the shard is written again
-        return receipt if same and complete else None
+    def start(self, content: Mapping[str, Any], *, shared: bool = False) -> None:
+        """Begin or go on: finished shards stay only if they belong to the same content.
 
-    def write_object(self, key: str, encoded: EncodedShard) -> None:
-        """Write one shard file; after the return its bytes survive a loss of power."""
+        Args:
+            content: what is built, JSON-able.
+            shared: whether processes other than this one write shards too. `content` then tells all rows, as those
+                processes do not compare them.
+        """
+        marker = json.dumps(content, sort_keys=True).encode()
+        mine = f"shards-{hashlib.sha256(marker).hexdigest()[:_DIGEST_LETTERS]}"
         with explained_write_errors(self.target):
-            path = self.store / key
-            make_directory(path.parent)
-            self._write(path, encoded.buffers)
-
-    def write_receipt(self, shard: int, receipt: Receipt) -> None:
-        """Record that shard number `shard` of all arrays is finished."""
-        with explained_write_errors(self.target):
-            self._write(self._receipt_path(shard), [json.dumps(receipt).encode()])
+            if shared:
+                self.shards = ShardStore(self.path / mine, self.target)
+                self._clear_all_but({mine, *self._kept})
+            else:
+                self.shards = ShardStore(self.path, self.target)
+                self._clear_all_but({"build.json", "receipts", "store", *self._kept})
+            self.shards.prepare(marker)
 
     def has_receipts(self) -> bool:
-        """Whether any shard is finished."""
-        return any((self.path / "receipts").glob("*.json"))
+        """Whether any shard is finished, by this writer or by one before."""
+        return any(any(self.path.glob(f"{directory}receipts/*.json")) for directory in ("", "shards-*/"))
 
-    def commit(self, content: bytes) -> None:
-        """Write commit.json, make all names durable (the files are) and give the dataset its own."""
+    def commit(self, manifest: Commit) -> None:
+        """Write the manifest, make all names durable (the files are) and give the dataset its own."""
         with explained_write_errors(self.target):
-            self._write(self.store / COMMIT_NAME, [content])
-            for directory, _, _ in os.walk(self.store):
-                fsync_path(Path(directory))
+            self.shards.write_file(self.store / COMMIT_NAME, [manifest.to_bytes()])
+            fsync_directories(self.store)
             self._check_target()
             if self.target.exists():
                 os.rename(self.target, self.path / "old")
@@ -111,6 +95,20 @@ class BuildDirectory:
             os.close(self._lock)
             self._lock = None
 
+    @property
+    def _kept(self) -> Collection[str]:
+        """Names in the directory that outlive a start with other content."""
+        return ("old",)
+
+    def _clear_all_but(self, names: Collection[str]) -> None:
+        for entry in self.path.iterdir():
+            if entry.name in names:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
+
     def _bring_back_old(self) -> None:
         """Undo an overwriting that stopped between its two renames."""
         old = self.path / "old"
@@ -122,12 +120,6 @@ class BuildDirectory:
         except DatasetError:
             self.abort()
             raise
-
-    def _receipt_path(self, shard: int) -> Path:
-        return self.path / "receipts" / f"{shard}.json"
-
-    def _write(self, path: Path, buffers: Any) -> None:
-        write_atomically(path, buffers, self.path / "tmp")
 
     def _check_target(self) -> None:
         if not os.path.lexists(self.target):
@@ -141,7 +133,7 @@ class BuildDirectory:
                     fix="choose another path, or overwrite it (overwrite=True, --overwrite)",
                 )
             )
-        if not _is_dataset(self.target):
+        if not is_dataset(self.target):
             raise DatasetError(
                 explain(
                     f"dataset {self.target}",
@@ -152,28 +144,9 @@ class BuildDirectory:
             )
 
 
-@contextmanager
-def explained_write_errors(target: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into errors that say what to do.
-
-    Raises:
-        DatasetError: in place of an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        where = f" ({error.filename})" if error.filename else ""
-        if error.errno in _NO_SPACE:
-            fix = "free some space and run the same again: finished shards are kept"
-            allowed = "room for the whole dataset"
-        elif error.errno in _NOT_WRITABLE:
-            fix, allowed = "choose a directory that you can write to", "a writable directory"
-        else:
-            fix, allowed = "check the disk and run the same again: finished shards are kept", "a working disk"
-        raise DatasetError(
-            explain(f"cannot write dataset {target}", got=f"{reason}{where}", allowed=allowed, fix=fix)
-        ) from error
+def fsync_directories(root: Path) -> None:
+    """Make the names of all files below a directory durable."""
+    fsync_paths(Path(directory) for directory, _, _ in os.walk(root))
 
 
 def _lock_directory(path: Path, target: Path) -> int:
@@ -198,7 +171,8 @@ def _lock_directory(path: Path, target: Path) -> int:
     return descriptor
 
 
-def _is_dataset(path: Path) -> bool:
+def is_dataset(path: Path) -> bool:
+    """Whether there is a dataset, complete or damaged: something that may be overwritten."""
     if path.is_symlink() or not path.is_dir():
         return False
     if (path / COMMIT_NAME).is_file():

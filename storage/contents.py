@@ -1,8 +1,6 @@
 """Opening a dataset: what must hold before anyone reads a row. Cheap: a directory walk and a few small files."""
 
-import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,32 +9,23 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from .errors import CorruptDataError, DatasetError, DatasetNotFoundError, explain
-from .layout import CRC_BYTES, ArrayLayout, parse_layout
-from .location import REMEDY, Location
-from .manifest import Commit, content_hash
+from .errors import DatasetError, DatasetNotFoundError, explain
+from .layout import CRC_BYTES, ArrayLayout
+from .location import Location
+from .manifest import Commit, Part, content_hash
+from .part_contents import PartContents, corrupt_file, load_part, read_checked
 from .schema import (
-    ACTIONS,
-    ALLOWED_CODECS,
-    ALLOWED_DTYPES,
     ATTRIBUTES_KEY,
     COMMIT_NAME,
-    CORE_FIELDS,
     EPISODE_ENDS,
     META_DTYPES,
     METADATA_NAME,
-    OBSERVATIONS,
-    REWARDS,
     SCHEMA_VERSION,
-    TERMINATIONS,
-    TRUNCATIONS,
     ArraySpec,
     DatasetAttributes,
     first_problem,
 )
-from .spaces import space_from_json
 
-_MAX_CHUNK_BYTES = 1 << 30  # decoded: a small file must not make a reader reserve all memory
 _FOREIGN_MARKS = (METADATA_NAME, ".zgroup", ".zattrs", ".zarray")
 
 
@@ -48,66 +37,94 @@ class Contents:
     attributes: DatasetAttributes
     arrays: Mapping[str, ArraySpec]
     """By field."""
-    layouts: Mapping[str, ArrayLayout | None]
-    """By field; None where only zarr-python can read the array."""
+    parts: tuple[PartContents, ...]
+    """What was written first, and the segments that were appended."""
     content_hash: str
 
+    @property
+    def layouts(self) -> Mapping[str, ArrayLayout | None]:
+        """Of what was written first, by field; None where only zarr-python can read the array."""
+        return self.parts[0].layouts
 
-def load_contents(location: Location) -> Contents:
+
+def load_contents(location: Location, wanted_hash: str | None = None) -> Contents:
     """Read and check the manifest, the attributes and the arrays' metadata.
+
+    Args:
+        location: the dataset.
+        wanted_hash: content hash of the generation that is wanted; None: the newest one.
 
     Raises:
         DatasetNotFoundError: there is nothing.
-        DatasetError: there is something else, or a version that this release does not know.
+        DatasetError: there is something else, a version that this release does not know, or no such generation.
         CorruptDataError: files are missing, or are not what was committed.
     """
     commit, content = _load_commit(location)
     _check_sizes(location, commit)
-    if location.read(COMMIT_NAME) != content:  # the sizes may be those of another dataset of its name
-        raise _corrupt(location, COMMIT_NAME, "another manifest than a moment ago", "a dataset that stays as it is")
-    attributes = _load_attributes(location, commit)
-    if (attributes.num_rows, attributes.num_episodes) != (commit.num_rows, commit.num_episodes):
-        raise _corrupt(location, METADATA_NAME, f"{attributes.num_rows} rows", f"{commit.num_rows} rows")
-    metadata = {
-        key.removesuffix(f"/{METADATA_NAME}"): _load_json(location, commit, key)
-        for key in sorted(commit.objects)
-        if key.endswith(f"/{METADATA_NAME}")
-    }
-    metadata = {key: meta for key, meta in metadata.items() if meta.get("node_type") == "array"}
-    arrays = {
-        key.removeprefix("data/"): _check_array(location, commit, key, meta)
-        for key, meta in metadata.items()
-        if key.startswith("data/")
-    }
-    _check_fields(location, attributes, arrays)
-    for key in META_DTYPES:
-        if key not in metadata or metadata[key].get("shape") != [commit.num_episodes]:
-            raise _corrupt(location, key, "no such array, or another length", f"{commit.num_episodes} episodes")
-    layouts = {field: parse_layout(spec.key, metadata[spec.key]) for field, spec in arrays.items()}
-    for layout in layouts.values():
-        if layout is not None and layout.chunk_bytes > _MAX_CHUNK_BYTES:
-            raise _corrupt(location, layout.key, f"chunks of {layout.chunk_bytes} bytes", f"at most {_MAX_CHUNK_BYTES}")
-    return Contents(commit, attributes, arrays, layouts, content_hash(commit, attributes, metadata))
+    now = _read_if_there(location, COMMIT_NAME)
+    if now != content and not _continues(now, commit):  # the sizes may be those of another dataset of its name
+        got, allowed = "another manifest than a moment ago", "a dataset that stays as it is"
+        raise corrupt_file(location, COMMIT_NAME, got, allowed)
+    location.will_read([key for key in commit.objects if key.endswith(METADATA_NAME)])
+    parts = tuple(load_part(location, commit, part) for part in commit.parts)
+    for other in parts[1:]:
+        _check_alike(location, parts[0], other)
+    newest = _join(commit, parts)
+    if wanted_hash in (None, newest.content_hash):
+        return newest
+    for number in reversed(range(len(commit.segments))):
+        earlier = _join(commit.earlier(number), parts[: number + 1])
+        if earlier.content_hash == wanted_hash:
+            return earlier
+    raise DatasetError(
+        explain(
+            f"dataset {location.url}",
+            got=f"content hash {newest.content_hash}",
+            allowed=wanted_hash,
+            fix="restore that dataset, or start anew",
+        )
+    )
+
+
+def _join(commit: Commit, parts: tuple[PartContents, ...]) -> Contents:
+    first = parts[0].attributes
+    provenance = dict(first.provenance)
+    if len(parts) > 1:
+        provenance["appended"] = [part.attributes.provenance for part in parts[1:]]
+    attributes = first.model_copy(
+        update={
+            "num_steps": sum(part.attributes.num_steps for part in parts),
+            "num_episodes": sum(part.attributes.num_episodes for part in parts),
+            "provenance": provenance,
+        }
+    )
+    metadata = {key: meta for part in parts for key, meta in part.metadata.items()}
+    return Contents(commit, attributes, parts[0].arrays, parts, content_hash(commit, attributes, metadata))
 
 
 def load_meta(location: Location, commit: Commit, key: str) -> npt.NDArray[Any]:
-    """Return one array on the episode axis; it is one chunk of plain bytes and a checksum.
+    """Return one array on the episode axis; in each part it is one chunk of plain bytes and a checksum.
 
     Raises:
-        CorruptDataError: the file is not what was committed.
+        CorruptDataError: a file is not what was committed.
     """
-    name = f"{key}/c/0"
-    raw = _read_checked(location, commit, name)
-    if len(raw) != commit.num_episodes * META_DTYPES[key].itemsize + CRC_BYTES:
-        raise _corrupt(location, name, f"{len(raw)} bytes", f"{commit.num_episodes} episodes")
+    columns = [_load_part_meta(location, commit, part, key) for part in commit.parts]
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def _load_part_meta(location: Location, commit: Commit, part: Part, key: str) -> npt.NDArray[Any]:
+    name = f"{part.prefix}{key}/c/0"
+    raw = read_checked(location, commit, name)
+    if len(raw) != part.num_episodes * META_DTYPES[key].itemsize + CRC_BYTES:
+        raise corrupt_file(location, name, f"{len(raw)} bytes", f"{part.num_episodes} episodes")
     column = np.frombuffer(raw[:-CRC_BYTES], META_DTYPES[key])
-    if key == EPISODE_ENDS:
-        lengths = np.diff(column, prepend=0)
-        if (lengths < 2).any() or column[-1] != commit.num_rows:
-            raise _corrupt(
-                location, name, "ends that do not fit", f"ends at least 2 rows apart, the last {commit.num_rows}"
-            )
-    return column
+    if key != EPISODE_ENDS:
+        return column
+    lengths = np.diff(column, prepend=0)
+    if (lengths < 2).any() or column[-1] != part.num_rows:
+        allowed = f"ends at least 2 rows apart, the last {part.num_rows}"
+        raise corrupt_file(location, name, "ends that do not fit", allowed)
+    return column + part.first_row if part.first_row else column
 
 
 def _load_commit(location: Location) -> tuple[Commit, bytes]:
@@ -119,11 +136,12 @@ def _load_commit(location: Location) -> tuple[Commit, bytes]:
         content = location.read(COMMIT_NAME)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _not_committed(location) from error
+    allowed = "the manifest as it was written"
     try:
         raw = json.loads(content)
         version = raw["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _corrupt(location, COMMIT_NAME, "text that is no manifest", "the manifest as it was written") from error
+        raise corrupt_file(location, COMMIT_NAME, "text that is no manifest", allowed) from error
     if version != SCHEMA_VERSION:
         raise DatasetError(
             explain(
@@ -136,16 +154,35 @@ def _load_commit(location: Location) -> tuple[Commit, bytes]:
     try:
         return Commit.model_validate(raw), content
     except ValidationError as error:
-        raise _corrupt(location, COMMIT_NAME, first_problem(error), "the manifest as it was written") from error
+        raise corrupt_file(location, COMMIT_NAME, first_problem(error), allowed) from error
+
+
+def _continues(content: bytes | None, commit: Commit) -> bool:
+    """Whether a manifest is that of a later generation, which leaves all files of this one as they are."""
+    try:
+        later = Commit.model_validate_json(content or b"")
+    except ValidationError:
+        return False
+    return commit.objects.items() <= later.objects.items() and len(later.segments) > len(commit.segments)
+
+
+def _read_if_there(location: Location, key: str) -> bytes | None:
+    try:
+        return location.read(key)
+    except FileNotFoundError:
+        return None
 
 
 def _not_committed(location: Location) -> DatasetError:
+    if location.is_unfinished():
+        got, fix = "a dataset that is not complete", "run again what writes it, or wait for it"
+        return DatasetError(explain(f"dataset {location.url}", got=got, allowed="a complete one", fix=fix))
     try:
         ours = ATTRIBUTES_KEY in json.loads(location.read(METADATA_NAME))["attributes"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         ours = False
     if ours:
-        return _corrupt(location, COMMIT_NAME, "no such file", "a dataset that was written to its end")
+        return corrupt_file(location, COMMIT_NAME, "no such file", "a dataset that was written to its end")
     marks = [mark for mark in _FOREIGN_MARKS if _has(location, mark)]
     return DatasetError(
         explain(
@@ -166,99 +203,33 @@ def _has(location: Location, key: str) -> bool:
 
 
 def _check_sizes(location: Location, commit: Commit) -> None:
-    sizes = location.sizes()
+    sizes = location.sizes(commit.objects)
     for key, entry in sorted(commit.objects.items()):
         if sizes.get(key) != entry.size:
             got = f"{sizes[key]} bytes" if key in sizes else "no such file"
-            raise _corrupt(location, key + _rows_of(key, commit), got, f"{entry.size} bytes")
+            raise corrupt_file(location, key + _rows_of(key, commit), got, f"{entry.size} bytes")
 
 
 def _rows_of(key: str, commit: Commit) -> str:
     """Return the rows that a shard holds, for a message."""
-    array, separator, chunk = key.partition("/c/")
+    part = next(part for part in reversed(commit.parts) if key.startswith(part.prefix))
+    array, separator, chunk = key.removeprefix(part.prefix).partition("/c/")
     number = chunk.split("/")[0]
     if not separator or not array.startswith("data/") or not number.isdecimal():
         return ""
-    start = int(number) * commit.shard_rows
-    stop = min(start + commit.shard_rows, commit.num_rows)
-    return f" ({array.removeprefix('data/')}, rows {start} to {stop - 1})"
+    start = int(number) * part.shard_rows
+    stop = min(start + part.shard_rows, part.num_rows)
+    rows = f"rows {part.first_row + start} to {part.first_row + stop - 1}"
+    return f" ({array.removeprefix('data/')}, {rows})"
 
 
-def _load_attributes(location: Location, commit: Commit) -> DatasetAttributes:
-    raw = _load_json(location, commit, METADATA_NAME)
-    try:
-        return DatasetAttributes.model_validate(raw["attributes"][ATTRIBUTES_KEY])
-    except (KeyError, TypeError) as error:
-        raise _corrupt(location, METADATA_NAME, "no attribute dask_rl", "the attributes of a dataset") from error
-    except ValidationError as error:
-        raise _corrupt(location, METADATA_NAME, first_problem(error), "the attributes of schema 1") from error
-
-
-def _check_array(location: Location, commit: Commit, key: str, meta: Mapping[str, Any]) -> ArraySpec:
-    name = f"{key}/{METADATA_NAME}"
-    try:
-        dtype, shape = str(meta["data_type"]), [int(n) for n in meta["shape"]]
-        grid = [int(n) for n in meta["chunk_grid"]["configuration"]["chunk_shape"]]
-        codecs = set(_codec_names(meta["codecs"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise _corrupt(location, name, "metadata that is incomplete", "the metadata of an array") from error
-    if dtype not in ALLOWED_DTYPES:
-        raise _corrupt(location, name, f"data type {dtype}", ", ".join(sorted(ALLOWED_DTYPES)))
-    if codecs - ALLOWED_CODECS:
-        raise _corrupt(location, name, f"codec {min(codecs - ALLOWED_CODECS)}", ", ".join(sorted(ALLOWED_CODECS)))
-    if not shape or shape[0] != commit.num_rows or len(grid) != len(shape) or min(*shape, *grid) < 1:
-        raise _corrupt(location, name, f"shape {shape} in shards {grid}", f"{commit.num_rows} rows")
-    wanted = math.prod(-(-length // size) for length, size in zip(shape, grid, strict=True))
-    found = sum(other.startswith(f"{key}/c/") for other in commit.objects)
-    if found != wanted:
-        raise _corrupt(location, key, f"{found} shards in commit.json", f"{wanted} shards for {shape[0]} rows")
-    return ArraySpec(key.removeprefix("data/"), np.dtype(dtype).newbyteorder("<"), tuple(shape[1:]))
-
-
-def _codec_names(codecs: Any) -> list[str]:
-    names = []
-    for codec in codecs:
-        names.append(codec["name"])
-        if codec["name"] == "sharding_indexed":
-            names += _codec_names(codec["configuration"]["codecs"])
-            names += _codec_names(codec["configuration"]["index_codecs"])
-    return names
-
-
-def _check_fields(location: Location, attributes: DatasetAttributes, arrays: Mapping[str, ArraySpec]) -> None:
-    for field in CORE_FIELDS:
-        if field not in arrays:
-            raise _corrupt(location, f"data/{field}", "no such array", ", ".join(CORE_FIELDS))
-    for field, kind in ((REWARDS, "f"), (TERMINATIONS, "b"), (TRUNCATIONS, "b")):
-        if arrays[field].row_shape or arrays[field].dtype.kind != kind:
-            got = f"{arrays[field].dtype} rows of shape {arrays[field].row_shape}"
-            raise _corrupt(location, f"data/{field}", got, "one float a row" if kind == "f" else "one bool a row")
-    for field, space in ((OBSERVATIONS, attributes.observation_space), (ACTIONS, attributes.action_space)):
-        shape = space_from_json(space).shape
-        if arrays[field].row_shape != shape:
-            raise _corrupt(location, f"data/{field}", f"rows of shape {arrays[field].row_shape}", f"{shape}")
-
-
-def _load_json(location: Location, commit: Commit, key: str) -> dict[str, Any]:
-    raw = _read_checked(location, commit, key)
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise _corrupt(location, key, "text that is no JSON", "the metadata as it was written") from error
-    if not isinstance(value, dict):
-        raise _corrupt(location, key, "JSON of another kind", "the metadata as it was written")
-    return value
-
-
-def _read_checked(location: Location, commit: Commit, key: str) -> bytes:
-    if key not in commit.objects:
-        raise _corrupt(location, COMMIT_NAME, f"no entry for {key}", "an entry for every file")
-    raw = location.read(key)
-    found, wanted = hashlib.sha256(raw).hexdigest(), commit.objects[key].sha256
-    if found != wanted:
-        raise _corrupt(location, key, f"sha256 {found[:12]}…", f"{wanted[:12]}… as committed")
-    return raw
-
-
-def _corrupt(location: Location, name: str, got: str, allowed: str) -> CorruptDataError:
-    return CorruptDataError(explain(f"{name} in dataset {location.url}", got=got, allowed=allowed, fix=REMEDY))
+def _check_alike(location: Location, first: PartContents, other: PartContents) -> None:
+    """Check that a segment holds rows of the same kind."""
+    name = other.part.prefix + METADATA_NAME
+    if other.arrays != first.arrays:
+        different = {field for field in first.arrays.keys() | other.arrays.keys()
+                     if first.arrays.get(field) != other.arrays.get(field)}  # fmt: skip
+        raise corrupt_file(location, name, f"other arrays of {', '.join(sorted(different))}", "those of the dataset")
+    for field in ("observation_space", "action_space"):
+        if getattr(first.attributes, field) != getattr(other.attributes, field):
+            raise corrupt_file(location, name, f"another {field}", "that of the dataset")

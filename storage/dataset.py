@@ -10,14 +10,18 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
-from .blocking import block_ranges, check_block_rows, choose_block_rows
+from .blocking import check_block_rows, choose_block_rows
 from .contents import Contents, load_contents
 from .episode import Episode
 from .errors import ConfigError, explain
 from .facts import DatasetFacts
 from .html import html_table
-from .location import Location, locate
-from .reader import RowReader, ShardReader, ZarrReader
+from .joined_reader import JoinedReader
+from .locate import locate
+from .location import Location
+from .nested import Columns, unflatten
+from .reader import RowReader
+from .readers import open_reader
 from .schema import (
     ACTIONS,
     INFOS_PREFIX,
@@ -25,6 +29,8 @@ from .schema import (
     REWARDS,
     TERMINATIONS,
     TRUNCATIONS,
+    ArraySpec,
+    is_part_of,
 )
 from .spaces import describe_space
 from .verify import VerifyReport, verify
@@ -45,19 +51,20 @@ class OfflineDataset(DatasetFacts):
         self._readers: dict[str, RowReader] = {}
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str], *, content_hash: str | None = None) -> Self:
         """Open a dataset after a cheap validation that reads no rows; `verify(deep=True)` reads all.
 
         Args:
             path: a directory, or a URL that fsspec knows.
+            content_hash: of the generation that is wanted: what was appended since is left out. None: the newest.
 
         Raises:
             DatasetNotFoundError: there is nothing at this path.
-            DatasetError: there is something else, or an unknown schema version.
+            DatasetError: there is something else, an unknown schema version, or no such generation.
             CorruptDataError: files are missing, or are not what was committed.
         """
         location = locate(path)
-        dataset = cls(location, load_contents(location))
+        dataset = cls(location, load_contents(location, content_hash))
         _ = dataset.episode_ends  # checked as they are read
         return dataset
 
@@ -98,12 +105,20 @@ class OfflineDataset(DatasetFacts):
                 raise ConfigError(
                     explain("field", got=repr(field), allowed=", ".join(self.contents.arrays), fix="choose one")
                 )
-            layout, key = self.contents.layouts[field], self.contents.arrays[field].key
-            direct = layout is not None and self.location.local_file(key) is not None
-            reader = ShardReader(self.location, layout) if direct and layout else ZarrReader(self.location, key)
+            reader = self._open_reader(self.contents.arrays[field])
             # Two threads may come here at once: both must get the same reader.
             reader = self._readers.setdefault(field, reader)
         return reader
+
+    def _open_reader(self, spec: ArraySpec) -> RowReader:
+        parts = self.contents.parts
+        readers = [
+            open_reader(self.location, it.part.prefix + spec.key, it.layouts[spec.path], self.contents.commit)
+            for it in parts
+        ]
+        if len(readers) == 1:
+            return readers[0]
+        return JoinedReader(spec, readers, [it.part.first_row for it in parts], self.num_rows)
 
     def read(self, field: str, start: int, stop: int, out: Array | None = None) -> Array:
         """Return the ROWS [start, stop) of a field.
@@ -140,8 +155,8 @@ class OfflineDataset(DatasetFacts):
         start, stop = int(self.episode_starts[number]), int(self.episode_ends[number])
         seed = int(self.episode_seeds[number])
         return Episode(
-            observations=self.read(OBSERVATIONS, start, stop),
-            actions=self.read(ACTIONS, start, stop - 1),
+            observations=self._read_parts(OBSERVATIONS, start, stop),
+            actions=self._read_parts(ACTIONS, start, stop - 1),
             rewards=self.read(REWARDS, start, stop - 1),
             terminations=self.read(TERMINATIONS, start, stop - 1),
             truncations=self.read(TRUNCATIONS, start, stop - 1),
@@ -177,7 +192,7 @@ class OfflineDataset(DatasetFacts):
         if block_rows is None:
             block_rows = choose_block_rows(spec.row_bytes, self.shard_rows)
         check_block_rows(block_rows, self.shard_rows)
-        rows = tuple(stop - start for start, stop in block_ranges(self.num_rows, block_rows))
+        rows = tuple(stop - start for start, stop in self.block_ranges(block_rows))
         return da.map_blocks(
             _read_block,
             name=f"{field.replace('/', '-')}-{self.content_hash[:16]}-{block_rows}",
@@ -221,6 +236,7 @@ class OfflineDataset(DatasetFacts):
             "num_rows": self.num_rows,
             "num_bytes": sum(entry.size for entry in self.contents.commit.objects.values()),
             "shard_rows": self.shard_rows,
+            "generation": self.generation,
             "schema": self.contents.attributes.schema_version,
             "provenance": self.provenance,
             "content_hash": self.content_hash,
@@ -254,9 +270,14 @@ class OfflineDataset(DatasetFacts):
     def _repr_html_(self) -> str:
         return html_table("dataset", self.describe())
 
+    def _read_parts(self, name: str, start: int, stop: int) -> Columns:
+        """Return rows of a field or, where its space is nested, of all its parts by key."""
+        paths = [path for path in self.contents.arrays if is_part_of(path, name)]
+        return unflatten(name, {path: self.read(path, start, stop) for path in paths})
+
     def _blocks(self, field: str) -> Iterator[tuple[int, int, Array]]:
         row_bytes = self.contents.arrays[field].row_bytes
-        for start, stop in block_ranges(self.num_rows, choose_block_rows(row_bytes, self.shard_rows)):
+        for start, stop in self.block_ranges(choose_block_rows(row_bytes, self.shard_rows)):
             yield start, stop, self.read(field, start, stop)
 
     def _last_step(self, field: str) -> npt.NDArray[np.bool_]:

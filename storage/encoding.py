@@ -42,7 +42,12 @@ class RawShard:
     @property
     def digest(self) -> int:
         """CRC-32C over the chunks' checksums: tells whether a finished shard holds these rows."""
-        return crc32c(np.array(self.crcs, "<u4"))
+        return digest_of(self.crcs)
+
+
+def digest_of(crcs: Sequence[int]) -> int:
+    """Return a CRC-32C over the checksums of a shard's chunks."""
+    return crc32c(np.array(crcs, "<u4"))
 
 
 def cut_shard(layout: ArrayLayout, buffer: npt.NDArray[Any], num_rows: int) -> RawShard:

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import InvalidDataError, explain
+from .nested import Columns, flatten, map_columns
+from .schema import ACTIONS, INFOS_PREFIX, OBSERVATIONS, REWARDS, TERMINATIONS, TRUNCATIONS
 
 Array = npt.NDArray[Any]
 _MAX_INT64 = 2**63 - 1
@@ -17,6 +19,7 @@ _MAX_INT64 = 2**63 - 1
 class Episode:
     """One episode of T ≥ 1 steps.
 
+    Observations and actions of a Dict space are mappings of arrays by its keys, those of a Tuple space by "0", "1", ….
     Where the source has no final observation, the last row of `observations` repeats the one before it and
     `has_final_observation` is False: it is finite, and never delivered as real.
 
@@ -25,8 +28,8 @@ class Episode:
             no numbers of 63 bits.
     """
 
-    observations: Array  # (T+1, *obs_shape)
-    actions: Array  # (T, *action_shape)
+    observations: Columns  # (T+1, *obs_shape), or such arrays by key
+    actions: Columns  # (T, *action_shape), or such arrays by key
     rewards: Array  # (T,) float
     terminations: Array  # (T,) bool: the environment ended; no bootstrap
     truncations: Array  # (T,) bool: cut off; bootstrap from the final observation
@@ -40,14 +43,9 @@ class Episode:
         length = len(self.rewards)
         if length == 0:
             raise InvalidDataError(explain("episode", got="0 steps", allowed="at least 1", fix="drop it"))
-        wanted = {"observations": length + 1, "actions": length, "terminations": length, "truncations": length}
-        wanted |= {f"infos/{key}": length for key in self.infos}
-        for name, rows in wanted.items():
-            got = len(self._column(name))
-            if got != rows:
-                raise InvalidDataError(
-                    explain(f"episode {self.id}: {name}", got=f"{got} rows", allowed=rows, fix="repair the source")
-                )
+        for name, column in self.columns().items():
+            is_observation = name.partition("/")[0] == OBSERVATIONS
+            self._check_rows(name, column, length + is_observation)
         if self.terminations[:-1].any() or self.truncations[:-1].any():
             step = int(np.flatnonzero(self.terminations[:-1] | self.truncations[:-1])[0])
             raise InvalidDataError(
@@ -66,11 +64,23 @@ class Episode:
                     )
                 )
 
-    def _column(self, name: str) -> Array:
-        if name.startswith("infos/"):
-            return self.infos[name.removeprefix("infos/")]
-        column: Array = getattr(self, name)
-        return column
+    def _check_rows(self, name: str, column: Array, wanted: int) -> None:
+        got = f"{len(column)} rows" if column.ndim else "one value"
+        if not column.ndim or len(column) != wanted:
+            raise InvalidDataError(
+                explain(f"episode {self.id}: {name}", got=got, allowed=wanted, fix="repair the source")
+            )
+
+    def columns(self) -> dict[str, Array]:
+        """Return all arrays by field, such as `observations` or, of a nested one, `observations/pose/0`; no copies."""
+        return {
+            **flatten(OBSERVATIONS, self.observations),
+            **flatten(ACTIONS, self.actions),
+            REWARDS: np.asarray(self.rewards),
+            TERMINATIONS: np.asarray(self.terminations),
+            TRUNCATIONS: np.asarray(self.truncations),
+            **{INFOS_PREFIX + name: np.asarray(column) for name, column in self.infos.items()},
+        }
 
     def __len__(self) -> int:
         """Return the number of steps T."""
@@ -83,8 +93,8 @@ class Episode:
         """
         return replace(
             self,
-            observations=self.observations[start : stop + 1],
-            actions=self.actions[start:stop],
+            observations=map_columns(lambda column: column[start : stop + 1], self.observations),
+            actions=map_columns(lambda column: column[start:stop], self.actions),
             rewards=self.rewards[start:stop],
             terminations=self.terminations[start:stop],
             truncations=self.truncations[start:stop],

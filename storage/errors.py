@@ -4,6 +4,8 @@ DaskRLError
 ├── ConfigError          a setting, a job file or a command line option
 ├── DatasetError         a dataset on disk
 │   ├── DatasetNotFoundError
+│   ├── StoreAccessError     no permission for a store elsewhere
+│   ├── StoreUnreachableError  a store elsewhere does not answer
 │   ├── CorruptDataError     bytes that are not what was committed
 │   └── InvalidDataError     values that no learner may see: non-finite, outside their space
 ├── SourceFormatError    a foreign file that no importer can read
@@ -37,6 +39,14 @@ class DatasetError(DaskRLError):
 
 class DatasetNotFoundError(DatasetError):
     """There is no dataset at this path."""
+
+
+class StoreAccessError(DatasetError):
+    """Credentials for a store elsewhere are missing or do not suffice."""
+
+
+class StoreUnreachableError(DatasetError):
+    """A store elsewhere does not answer, or not so that it can be used."""
 
 
 class CorruptDataError(DatasetError):

@@ -1,11 +1,13 @@
 """What a dataset says about itself: everything that is known without reading a row."""
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .blocking import block_ranges
 from .contents import Contents, load_meta
 from .location import Location
 from .schema import EPISODE_ENDS, EPISODE_HAS_FINAL_OBSERVATION, EPISODE_ID, EPISODE_SEED, ArraySpec
@@ -41,9 +43,20 @@ class DatasetFacts:
         return self.contents.attributes.num_rows
 
     @property
+    def generation(self) -> int:
+        """1 when it was written, and one more for each appending since."""
+        return self.contents.commit.generation
+
+    @property
     def shard_rows(self) -> int:
-        """Rows of a shard, the same for all arrays."""
+        """Rows of a shard, the same for all arrays; segments that were appended may have others."""
         return self.contents.commit.shard_rows
+
+    def block_ranges(self, block_rows: int) -> Iterator[tuple[int, int]]:
+        """Yield the row ranges [start, stop) of blocks that lie in one segment each; the last of each may be short."""
+        for part in self.contents.commit.parts:
+            for start, stop in block_ranges(part.num_rows, block_rows):
+                yield part.first_row + start, part.first_row + stop
 
     @cached_property
     def observation_space(self) -> Space:

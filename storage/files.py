@@ -4,11 +4,15 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .encoding import Bytes
 from .errors import ConfigError, explain
+from .remote_address import redact
 
+_SYNC_BYTES = 16 << 20
+_SYNCS_AT_ONCE = 8
 _MAX_BUFFERS = 512  # the kernel takes at most 1024 a call
 
 
@@ -16,7 +20,7 @@ def check_local(subject: str, path: str | os.PathLike[str]) -> None:
     """Raise ConfigError where something to be written is named by a URL: it would become a directory of that name."""
     if re.match(r"[a-z][a-z0-9+.-]+:/", os.fspath(path), re.IGNORECASE):
         allowed, fix = "a path on this machine", "write it here, then copy it there"
-        raise ConfigError(explain(subject, got=f"the URL {os.fspath(path)}", allowed=allowed, fix=fix))
+        raise ConfigError(explain(subject, got=f"the URL {redact(os.fspath(path))}", allowed=allowed, fix=fix))
 
 
 def make_directory(path: Path) -> None:
@@ -30,13 +34,40 @@ def write_atomically(path: Path, buffers: Iterable[Bytes], temporary: Path) -> N
     Args:
         path: the file; its directory exists.
         buffers: its content.
-        temporary: a directory on the same file system for the unfinished file.
+        temporary: a directory that exists, on the same file system, for the unfinished file.
     """
-    make_directory(temporary)
     unfinished = temporary / uuid.uuid4().hex
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         _write_all(descriptor, list(buffers))
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(unfinished, path)
+
+
+def write_stream(path: Path, parts: Iterable[Bytes], temporary: Path) -> None:
+    """Write a file part by part as `parts` yields them, there complete or not at all.
+
+    What is written goes to the disk meanwhile, so that little is left to wait for at the end.
+
+    Args:
+        path: the file; its directory exists.
+        parts: its content; each is written before the next is asked for.
+        temporary: as for `write_atomically`.
+    """
+    unfinished = temporary / uuid.uuid4().hex
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        with ThreadPoolExecutor(max_workers=1) as syncer:
+            pending, under_way = 0, None
+            for part in parts:
+                _write_all(descriptor, [part])
+                pending += len(part)
+                if pending >= _SYNC_BYTES and (under_way is None or under_way.done()):
+                    pending, under_way = 0, syncer.submit(os.fdatasync, descriptor)
+            if under_way is not None:
+                under_way.result()
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
@@ -50,6 +81,13 @@ def fsync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def fsync_paths(paths: Iterable[Path]) -> None:
+    """Flush several files or directories: at once, as one wait of the disk then serves for many."""
+    with ThreadPoolExecutor(max_workers=_SYNCS_AT_ONCE) as pool:
+        for _ in pool.map(fsync_path, paths):
+            pass
 
 
 def _write_all(descriptor: int, buffers: Sequence[Bytes]) -> None:

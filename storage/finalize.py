@@ -14,7 +14,7 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
 from .encoding import ZSTD_LEVEL
-from .files import fsync_path
+from .files import fsync_paths
 from .layout import ArrayLayout
 from .manifest import StoredObject
 from .schema import ATTRIBUTES_KEY, ArraySpec, DatasetAttributes, fill_value
@@ -76,15 +76,11 @@ def collect_objects(store: Path, shards: Mapping[str, StoredObject]) -> dict[str
 
     Metadata files are flushed to the disk; shards were when they were written.
     """
-    objects = dict(shards)
-    for key in sorted(_files(store)):
-        if key in shards:
-            continue
-        path = store / key
-        fsync_path(path)
-        content = path.read_bytes()
-        objects[key] = StoredObject(size=len(content), sha256=hashlib.sha256(content).hexdigest())
-    return objects
+    keys = sorted(set(_files(store)) - shards.keys())
+    fsync_paths(store / key for key in keys)
+    contents = {key: (store / key).read_bytes() for key in keys}
+    found = {key: StoredObject(size=len(it), sha256=hashlib.sha256(it).hexdigest()) for key, it in contents.items()}
+    return {**shards, **found}
 
 
 def _files(store: Path) -> Iterable[str]:

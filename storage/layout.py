@@ -29,6 +29,8 @@ class ArrayLayout:
     chunk_rows: int
     compressed: bool
     """Whether the inner chunks are compressed with zstd."""
+    first_row: int = 0
+    """The dataset's number of its first row: not 0 in segments that were appended."""
 
     @property
     def row_bytes(self) -> int:

@@ -1,15 +1,13 @@
-"""Where a dataset lies: a local directory, or a URL that fsspec knows."""
+"""Where the files of a dataset lie, read only; here a directory of this machine."""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
-from zarr.storage import FsspecStore, LocalStore
-
 from .errors import CorruptDataError, DatasetError, explain
+from .manifest import Commit
 
 _PIECE_BYTES = 1 << 22
 _MAX_READ_BYTES = 1 << 30
@@ -38,16 +36,21 @@ class Location(ABC):
         """
 
     @abstractmethod
-    def sizes(self) -> dict[str, int]:
-        """Return the size of every file.
+    def sizes(self, wanted: Collection[str] = ()) -> dict[str, int]:
+        """Return the size of every file; where the place cannot be listed, of those that are wanted.
 
         Raises:
             CorruptDataError: there are symbolic links inside.
         """
 
     @abstractmethod
-    def zarr_store(self) -> Any:
-        """Return the same files as a store of zarr-python."""
+    def read_range(self, key: str, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop) of a file; fewer where it ends before.
+
+        Raises:
+            FileNotFoundError: there is none.
+            DatasetError: it is another one than at the first `sizes`.
+        """
 
     def pieces(self, key: str) -> Iterator[bytes]:
         """Yield a whole file in pieces."""
@@ -63,6 +66,21 @@ class Location(ABC):
         Args:
             key: the file.
             status: what it is now, where it has been opened.
+        """
+        return
+
+    def will_read(self, keys: Iterable[str]) -> None:
+        """Hear that small files will be read one by one soon: elsewhere they can be fetched at once."""
+        return
+
+    def is_unfinished(self) -> bool:
+        """Whether a dataset is being written here, or was by one that stopped; where that grows elsewhere it is not."""
+        return False
+
+    def check_current(self, commit: Commit) -> None:
+        """Raise DatasetError where what was read before this call may be of another dataset than `commit`.
+
+        Of a directory every file is checked by itself: see `check_same`.
         """
         return
 
@@ -94,7 +112,7 @@ class LocalDirectory(Location):
             while piece := file.read(_PIECE_BYTES):
                 yield piece
 
-    def sizes(self) -> dict[str, int]:
+    def sizes(self, wanted: Collection[str] = ()) -> dict[str, int]:
         """Return the size of every file; symbolic links are refused (they could lead anywhere), and devices."""
         found: dict[str, _Identity] = {}
         pending = [self.url]
@@ -147,62 +165,19 @@ class LocalDirectory(Location):
             )
         )
 
-    def zarr_store(self) -> LocalStore:
-        """Return the same files as a store of zarr-python."""
-        return LocalStore(self.url, read_only=True)
+    def read_range(self, key: str, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop) of a file; fewer where it ends before."""
+        descriptor = os.open(self.local_file(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self.check_same(key, os.fstat(descriptor))
+            return os.pread(descriptor, stop - start, start)
+        finally:
+            os.close(descriptor)
 
     def local_file(self, key: str) -> Path:
         """Return the path of a file."""
         return Path(self.url, key)
 
 
-class RemoteDirectory(Location):
-    """A dataset behind a URL such as s3://bucket/name.zarr; its protocol's package must be installed."""
-
-    def __init__(self, url: str) -> None:
-        """Name the place."""
-        self.url = url.rstrip("/")
-        try:
-            self._files, self._root = fsspec.core.url_to_fs(self.url)
-        except (ImportError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise DatasetError(
-                explain(
-                    f"dataset {url}",
-                    got=reason,
-                    allowed="a path, or a URL whose protocol fsspec knows",
-                    fix="install the protocol's package, or correct the URL",
-                )
-            ) from error
-
-    def exists(self) -> bool:
-        """Whether there is anything."""
-        return bool(self._files.exists(self._root))
-
-    def read(self, key: str) -> bytes:
-        """Return a whole file."""
-        return bytes(self._files.cat_file(f"{self._root}/{key}"))
-
-    def sizes(self) -> dict[str, int]:
-        """Return the size of every file."""
-        found = self._files.find(self._root, detail=True)
-        prefix = self._root.strip("/") + "/"
-        return {name.lstrip("/").removeprefix(prefix): int(info["size"]) for name, info in found.items()}
-
-    def zarr_store(self) -> FsspecStore:
-        """Return the same files as a store of zarr-python."""
-        return FsspecStore.from_url(self.url, read_only=True)
-
-
 def _identity(status: os.stat_result) -> _Identity:
     return status.st_size, status.st_ino, status.st_mtime_ns
-
-
-def locate(path: str | os.PathLike[str]) -> Location:
-    """Return the location of a dataset from a path or a URL."""
-    text = os.fspath(path)
-    if "://" not in text:
-        return LocalDirectory(text)
-    if text.startswith("file://"):
-        return LocalDirectory(text.removeprefix("file://"))
-    return RemoteDirectory(text)

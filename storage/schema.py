@@ -103,6 +103,11 @@ class DatasetAttributes(BaseModel):
         return self.num_steps + self.num_episodes
 
 
+def is_part_of(path: str, name: str) -> bool:
+    """Tell whether a field is `name` itself or, of a nested space, a part of it."""
+    return path == name or path.startswith(f"{name}/")
+
+
 def first_problem(error: ValidationError) -> str:
     """Return the first of pydantic's findings on one line."""
     detail = error.errors()[0]

@@ -19,6 +19,7 @@ Space = spaces.Space[Any]
 SPACE_TYPES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
 _MAX_ELEMENTS = 1 << 23  # of all Boxes together: bounds in two numbers must not reserve all memory
 _MAX_DIMENSIONS = 32
+_MAX_LISTED = 1024  # elements whose bounds are written out one by one though they are alike, as Minari does
 _NON_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
 
@@ -71,9 +72,16 @@ def _box_to_json(space: spaces.Box) -> dict[str, Any]:
         "type": "Box",
         "dtype": str(space.dtype),
         "shape": list(space.shape),
-        "low": _jsonable(space.low.tolist()),
-        "high": _jsonable(space.high.tolist()),
+        "low": _bound_to_json(space.low),
+        "high": _bound_to_json(space.high),
     }
+
+
+def _bound_to_json(bound: npt.NDArray[Any]) -> Any:
+    """Return the bounds of all elements or, where there are many and they are alike (of images), the one for all."""
+    if bound.size > _MAX_LISTED and (bound == bound.flat[0]).all():
+        return _jsonable(bound.flat[0].item())
+    return _jsonable(bound.tolist())
 
 
 def space_from_json(obj: Mapping[str, Any]) -> Space:

@@ -9,7 +9,7 @@ import dask
 import numpy as np
 import numpy.typing as npt
 
-from .blocking import block_ranges, choose_block_rows
+from .blocking import choose_block_rows
 from .dataset import OfflineDataset
 
 Float64 = npt.NDArray[np.float64]
@@ -60,8 +60,7 @@ def column_statistics(dataset: OfflineDataset, field: str) -> FieldStatistics:
     dataset.reader(field)
     block_rows = choose_block_rows(dataset.arrays[field].row_bytes, dataset.shard_rows)
     tasks = [
-        dask.delayed(_block_moments)(dataset, field, start, stop)
-        for start, stop in block_ranges(dataset.num_rows, block_rows)
+        dask.delayed(_block_moments)(dataset, field, start, stop) for start, stop in dataset.block_ranges(block_rows)
     ]
     total = _combine(moments for moments in dask.compute(*tasks) if moments.count)
     std = np.sqrt(total.squares / total.count)

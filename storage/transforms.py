@@ -159,3 +159,24 @@ def returns_to_go(
         running = rewards[rows] + discount * running[:count]
         result[rows] = running
     return result
+
+
+def n_step_rewards(
+    rewards: Array, steps_left: npt.NDArray[np.int64], n_step: int, discount: float
+) -> npt.NDArray[np.float64]:
+    """Return Σ discount^i * r_{t+i} over i < min(n_step, steps left) for every row, 0 where no step is left.
+
+    Args:
+        rewards: (rows,), the steps of an episode one after another.
+        steps_left: from this row to the last that counts in its episode, its own counted, (rows,).
+        n_step: 1 or more.
+        discount: between 0 and 1.
+
+    Returns:
+        (rows,); sums are taken in float64, the earliest reward first.
+    """
+    values = rewards.astype(np.float64)
+    total = np.where(steps_left > 0, values, 0.0)
+    for ahead in range(1, min(n_step, len(values))):
+        total[:-ahead] += np.where(steps_left[:-ahead] > ahead, discount**ahead * values[ahead:], 0.0)
+    return total

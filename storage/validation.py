@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from .episode import Episode
 from .errors import InvalidDataError, explain
+from .nested import flatten_space
 from .schema import (
     ACTIONS,
     ALLOWED_DTYPES,
@@ -19,6 +20,7 @@ from .schema import (
     TERMINATIONS,
     TRUNCATIONS,
     ArraySpec,
+    is_part_of,
     little_endian,
 )
 from .spaces import Space, describe_space
@@ -33,15 +35,21 @@ def array_specs(episode: Episode, observation_space: Space, action_space: Space)
     Float columns keep the width of the data where that is narrower than the space's.
 
     Raises:
-        InvalidDataError: an info that no array can hold.
+        InvalidDataError: an info that no array can hold, or observations or actions in other parts than their space.
     """
-    dtypes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
-        OBSERVATIONS: _space_dtype(observation_space, episode.observations),
-        ACTIONS: _space_dtype(action_space, episode.actions),
-        REWARDS: (_reward_dtype(episode.rewards), ()),
-        TERMINATIONS: (np.dtype(bool), ()),
-        TRUNCATIONS: (np.dtype(bool), ()),
-    }
+    columns = dict(episode_columns(episode))
+    dtypes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    for name, space in ((OBSERVATIONS, observation_space), (ACTIONS, action_space)):
+        parts = flatten_space(name, space)
+        found = sorted(path for path in columns if is_part_of(path, name))
+        if found != sorted(parts):
+            allowed = f"{sorted(parts)}, as in {describe_space(space)}"
+            raise InvalidDataError(
+                explain(f"{name} of the first episode", got=found, allowed=allowed, fix="correct them, or the space")
+            )
+        dtypes |= {path: _space_dtype(part, columns[path]) for path, part in parts.items()}
+    dtypes[REWARDS] = (_reward_dtype(columns[REWARDS]), ())
+    dtypes[TERMINATIONS] = dtypes[TRUNCATIONS] = (np.dtype(bool), ())
     for name, column in episode.infos.items():
         array = np.asarray(column)
         if not INFO_NAME.fullmatch(name) or array.dtype.name not in ALLOWED_DTYPES or 0 in array.shape[1:]:
@@ -69,10 +77,12 @@ class EpisodeChecker:
     def __init__(self, specs: Mapping[str, ArraySpec], observation_space: Space, action_space: Space) -> None:
         """Work out the bounds once."""
         self._specs = specs
-        self._spaces = {ACTIONS: action_space}
-        if not isinstance(observation_space, spaces.Box):
-            self._spaces[OBSERVATIONS] = observation_space
-        self._bounds = {path: space_bounds(space, specs[path].dtype) for path, space in self._spaces.items()}
+        observed = flatten_space(OBSERVATIONS, observation_space)
+        self._observations = tuple(observed)
+        self._spaces = flatten_space(ACTIONS, action_space)
+        self._spaces |= {path: space for path, space in observed.items() if not isinstance(space, spaces.Box)}
+        self.bounds = {path: space_bounds(space, specs[path].dtype) for path, space in self._spaces.items()}
+        """Smallest and largest elements of the columns that are checked against a space."""
 
     def columns(self, episode: Episode, number: int) -> dict[str, Array]:
         """Return the episode's columns.
@@ -84,59 +94,57 @@ class EpisodeChecker:
         Raises:
             InvalidDataError: naming the episode, the step, the field and the value.
         """
-        columns = dict(_columns(episode))
+        columns = dict(episode_columns(episode))
         if columns.keys() != self._specs.keys():
             raise InvalidDataError(
                 explain(
                     f"episode {number}",
                     got=f"fields {sorted(columns)}",
                     allowed=f"those of the first episode, {sorted(self._specs)}",
-                    fix="give every episode the same infos",
+                    fix="give every episode the same infos, and the same parts of observations and actions",
                 )
             )
         checked = {path: _cast(column, number, self._specs[path]) for path, column in columns.items()}
-        for path, (low, high) in self._bounds.items():
+        for path, (low, high) in self.bounds.items():
             column = checked[path]
             good = (column >= low) & (column <= high)
             if not good.all():
                 raise _invalid(good, column, number, path, describe_space(self._spaces[path]))
         if not episode.has_final_observation:
-            observations = checked[OBSERVATIONS]
-            checked[OBSERVATIONS] = np.concatenate([observations[:-1], observations[-2:-1]])
+            for path in self._observations:
+                rows = checked[path]
+                checked[path] = np.concatenate([rows[:-1], rows[-2:-1]])
         return checked
 
 
-def _columns(episode: Episode) -> Iterator[tuple[str, Array]]:
-    yield OBSERVATIONS, np.asarray(episode.observations)
-    yield ACTIONS, np.asarray(episode.actions)
-    yield REWARDS, np.asarray(episode.rewards)
-    yield TERMINATIONS, np.asarray(episode.terminations)
-    yield TRUNCATIONS, np.asarray(episode.truncations)
-    for name, column in episode.infos.items():
-        yield INFOS_PREFIX + name, np.asarray(column)
+def episode_columns(episode: Episode) -> Iterator[tuple[str, Array]]:
+    """Yield the arrays of an episode with their paths, those of nested values too."""
+    yield from episode.columns().items()
 
 
 def check_space(subject: str, space: Space) -> None:
-    """Check that an array can hold the space's elements.
+    """Check that arrays can hold the space's elements.
 
     Raises:
-        InvalidDataError: it is composite, or text, or without elements, or of a type that no array has.
+        InvalidDataError: it or a part of it is text, or without elements, or of a type that no array has; or a
+            part's key is none that a path can have.
     """
-    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        raise InvalidDataError(
-            explain(
-                subject,
-                got=describe_space(space),
-                allowed="Box, Discrete, MultiDiscrete, MultiBinary",
-                fix="flatten it with gymnasium.spaces.utils.flatten_space",
+    for path, part in flatten_space(subject, space).items():
+        if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            raise InvalidDataError(
+                explain(
+                    path,
+                    got=describe_space(part),
+                    allowed="Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them",
+                    fix="leave this part out, or encode it as numbers",
+                )
             )
-        )
-    if np.dtype(space.dtype).name not in ALLOWED_DTYPES or 0 in (space.shape or ()):
-        raise InvalidDataError(
-            explain(
-                subject, got=describe_space(space), allowed="at least one number, of at most 64 bits", fix="change it"
+        if np.dtype(part.dtype).name not in ALLOWED_DTYPES or 0 in (part.shape or ()):
+            raise InvalidDataError(
+                explain(
+                    path, got=describe_space(part), allowed="at least one number, of at most 64 bits", fix="change it"
+                )
             )
-        )
 
 
 def _space_dtype(space: Space, column: Array) -> tuple[np.dtype[Any], tuple[int, ...]]:

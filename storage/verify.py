@@ -2,19 +2,22 @@
 
 import hashlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from .blocking import block_ranges, choose_block_rows
+from .blocking import choose_block_rows
 from .contents import Contents, load_contents
 from .errors import InvalidDataError, explain
+from .joined_reader import JoinedReader
 from .location import REMEDY, Location
 from .reader import RowReader, ShardReader
-from .schema import COMMIT_NAME, OBSERVATIONS, TERMINATIONS, TRUNCATIONS, ArraySpec
-from .shard_file import corrupt
+from .remote_reader import RemoteShardReader
+from .schema import COMMIT_NAME, OBSERVATIONS, TERMINATIONS, TRUNCATIONS, ArraySpec, is_part_of
+from .shard_index import corrupt
 
 Array = npt.NDArray[Any]
 
@@ -32,6 +35,10 @@ class Verifiable(Protocol):
 
     def reader(self, field: str) -> RowReader:
         """Return the reader of one array."""
+        ...
+
+    def block_ranges(self, block_rows: int) -> Iterator[tuple[int, int]]:
+        """Yield the row ranges of blocks."""
         ...
 
 
@@ -56,6 +63,8 @@ def verify(dataset: Verifiable, deep: bool) -> VerifyReport:
     """
     began = time.perf_counter()
     contents = load_contents(dataset.location)
+    if len(contents.parts) > len(dataset.contents.parts):  # what was appended since is no part of it
+        contents = load_contents(dataset.location, dataset.contents.content_hash)
     commit = contents.commit
     _check_strangers(dataset.location, contents)
     if deep:
@@ -77,21 +86,26 @@ def _check_strangers(location: Location, contents: Contents) -> None:
     """Refuse chunks that nobody committed: zarr-python would read them."""
     strangers = location.sizes().keys() - contents.commit.objects.keys() - {COMMIT_NAME}
     for name in sorted(strangers):
-        if name.startswith(("data/", "meta/")):
+        if any(name.startswith((f"{it.prefix}data/", f"{it.prefix}meta/")) for it in contents.commit.parts):
             key = name.partition("/c/")[0]
             raise corrupt(location, name, key, (0, contents.commit.num_rows), "a file", "what commit.json lists")
 
 
 def _check_chunks(dataset: Verifiable, spec: ArraySpec) -> None:
     reader = dataset.reader(spec.path)
-    if not isinstance(reader, ShardReader):
+    for part in reader.parts if isinstance(reader, JoinedReader) else [reader]:
+        _check_part_chunks(dataset, spec, part)
+
+
+def _check_part_chunks(dataset: Verifiable, spec: ArraySpec, reader: RowReader) -> None:
+    if not isinstance(reader, ShardReader | RemoteShardReader):
         return
     layout = reader.layout
     for number in range(layout.num_shards):
         wanted = np.arange(layout.chunks_per_shard) < layout.chunks_in_shard(number)
         wrong = np.flatnonzero(reader.stored_chunks(number) != wanted)
         if len(wrong):
-            start = number * layout.shard_rows + int(wrong[0]) * layout.chunk_rows
+            start = layout.first_row + number * layout.shard_rows + int(wrong[0]) * layout.chunk_rows
             got = "a missing chunk" if wanted[wrong[0]] else "a chunk beyond the last row"
             rows = (start, start + layout.chunk_rows)
             raise corrupt(dataset.location, layout.shard_key(number), spec.key, rows, got, "one chunk for all rows")
@@ -99,14 +113,13 @@ def _check_chunks(dataset: Verifiable, spec: ArraySpec) -> None:
 
 def _check_values(dataset: Verifiable, spec: ArraySpec) -> None:
     """Read every row, which checks every checksum, and look at the values."""
-    num_rows, shard_rows = dataset.contents.commit.num_rows, dataset.contents.commit.shard_rows
     ends = dataset.episode_ends
-    for start, stop in block_ranges(num_rows, choose_block_rows(spec.row_bytes, shard_rows)):
+    for start, stop in dataset.block_ranges(choose_block_rows(spec.row_bytes, dataset.contents.commit.shard_rows)):
         block = dataset.reader(spec.path).read(start, stop)
         if spec.dtype.kind == "f":
             _require(np.isfinite(block), dataset, spec, start, block, "finite numbers")
         mine = ends[np.searchsorted(ends, start + 1) : np.searchsorted(ends, stop + 1)]
-        if spec.path != OBSERVATIONS:
+        if not is_part_of(spec.path, OBSERVATIONS):
             final = np.zeros(stop - start, bool)
             final[mine - 1 - start] = True
             zero = (block == 0).reshape(len(block), -1).all(axis=1)
@@ -123,8 +136,9 @@ def _require(good: Array, dataset: Verifiable, spec: ArraySpec, first_row: int, 
     row = first_row + at[0]
     episode = int(np.searchsorted(dataset.episode_ends, row, side="right"))
     step = row - (int(dataset.episode_ends[episode - 1]) if episode else 0)
-    shard = row // dataset.contents.commit.shard_rows
-    name = f"{spec.key}/c/{shard}" + "/0" * len(spec.row_shape)
+    part = next(it for it in reversed(dataset.contents.commit.parts) if it.first_row <= row)
+    shard = (row - part.first_row) // part.shard_rows
+    name = f"{part.prefix}{spec.key}/c/{shard}" + "/0" * len(spec.row_shape)
     value = block[at].tolist()
     raise InvalidDataError(
         explain(

@@ -1,36 +1,30 @@
 """Episodes in, a committed dataset out: the only way a dataset comes into being."""
 
-import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-from pydantic import ValidationError
+import numpy.typing as npt
 
 from .assembly import ShardAssembler
 from .blocking import check_shard_rows
-from .build import BuildDirectory, explained_write_errors
+from .build import BuildDirectory
+from .column_shards import ColumnShards
 from .dataset import OfflineDataset
+from .destination import Description, create, extend
 from .episode import Episode
+from .episode_axis import EpisodeAxis
 from .errors import ConfigError, DatasetError, InvalidDataError, SourceFormatError, explain
-from .files import check_local
 from .finalize import clear_all_but, collect_objects, write_meta_arrays, write_metadata
 from .manifest import Commit
-from .schema import (
-    EPISODE_ENDS,
-    EPISODE_HAS_FINAL_OBSERVATION,
-    EPISODE_ID,
-    EPISODE_SEED,
-    META_DTYPES,
-    DatasetAttributes,
-    first_problem,
-)
-from .spaces import Space, space_to_json
-from .validation import EpisodeChecker, array_specs, check_space
+from .parallel_build import ParallelShards, TaskRunner
+from .spaces import Space
+from .step_columns import StepColumns
+from .supply import Supply, Survey
+from .validation import EpisodeChecker, array_specs
+from .write_errors import explained_write_errors
 
 # The same run would fail again: there is nothing to go on from.
 _HOPELESS = (InvalidDataError, SourceFormatError, ConfigError)
@@ -41,21 +35,22 @@ class DatasetWriter:
     """Writes a dataset from a stream of episodes, in memory bounded by one shard.
 
     Used as a context manager; leaving it finishes the dataset. The dataset appears at its path complete or not at
-    all. After a crash, or an error of the machine, finished shards stay in a hidden sibling directory and the same
-    run again goes on from them; after an error in the data nothing stays.
+    all, and so does what is appended to one. After a crash, or an error of the machine, finished shards stay in a
+    hidden sibling directory and the same run again goes on from them; after an error in the data nothing stays.
 
     Raises:
         DatasetError: the path exists, cannot be written, or another writer is at work on it.
         InvalidDataError: an episode holds what no learner may see.
+        ConfigError: a space is missing, or what is appended does not fit.
     """
 
     path: str | os.PathLike[str]
     """Where the dataset will be, such as `pendulum.zarr`."""
     _: KW_ONLY
-    observation_space: Space
-    """Box, Discrete, MultiDiscrete or MultiBinary."""
-    action_space: Space
-    """Box, Discrete, MultiDiscrete or MultiBinary; every action is checked against it."""
+    observation_space: Space | None = None
+    """Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those; to append: the dataset's, or None."""
+    action_space: Space | None = None
+    """As for observations; every action is checked against it."""
     environment: str | None = None
     """Gymnasium id of the environment, if there is one."""
     ref_scores: tuple[float, float] | None = None
@@ -66,6 +61,8 @@ class DatasetWriter:
     """Rows of a shard, a power of two; None chooses."""
     overwrite: bool = False
     """Replace a dataset at this path, at the moment the new one is complete."""
+    append: bool = False
+    """Add the episodes to the dataset at this path, at the moment they are complete: a new generation of it."""
     num_steps: int = field(default=0, init=False)
     """Steps added so far."""
     num_episodes: int = field(default=0, init=False)
@@ -75,14 +72,18 @@ class DatasetWriter:
         """Check the settings and take the place, before any work."""
         if self.shard_rows is not None:
             check_shard_rows(self.shard_rows)
-        check_local("dataset", self.path)
-        check_space("observation_space", self.observation_space)
-        check_space("action_space", self.action_space)
-        self._attributes(num_steps=1, num_episodes=1)  # what is wrong with them is wrong now, not hours later
-        self._build = BuildDirectory(Path(os.path.abspath(self.path)), self.overwrite)
+        if self.append and self.overwrite:
+            raise ConfigError(explain("append", got="append and overwrite", allowed="one of both", fix="choose one"))
+        description = Description(
+            self.observation_space, self.action_space, self.environment, self.ref_scores, self.provenance
+        )
+        self._place = extend(self.path, description) if self.append else create(self.path, description, self.overwrite)
+        self.observation_space, self.action_space = self._place.observation_space, self._place.action_space
+        self._build = self._place.build
         self._checker: EpisodeChecker | None = None
-        self._shards: ShardAssembler | None = None
-        self._meta: dict[str, list[int]] = {key: [] for key in META_DTYPES}
+        self._stream: ShardAssembler | None = None
+        self._axis = EpisodeAxis(self._place.first_episode)
+        self._supplied: tuple[ParallelShards | ColumnShards, Survey | StepColumns] | None = None
         self._closed = False
 
     def add_episode(self, episode: Episode) -> None:
@@ -92,28 +93,74 @@ class DatasetWriter:
             InvalidDataError: naming the episode, the step, the field and the value.
             DatasetError: the disk refuses.
         """
-        if self._closed:
-            raise DatasetError(
-                explain(f"writer of {self.path}", got="an episode after the end", fix="open a new writer")
-            )
-        if self._shards is None or self._checker is None:
-            specs = array_specs(episode, self.observation_space, self.action_space)
-            self._checker = EpisodeChecker(specs, self.observation_space, self.action_space)
-            self._shards = ShardAssembler(specs, self.shard_rows, self._build)
+        self._check_open("an episode")
+        if self._stream is None or self._checker is None:
+            spaces = self._place.observation_space, self._place.action_space
+            specs = self._place.specs or array_specs(episode, *spaces)
+            self._checker = EpisodeChecker(specs, *spaces)
+            self._stream = ShardAssembler(specs, self.shard_rows, self._build)
         columns = self._checker.columns(episode, self.num_episodes)
-        self._shards.append(columns, len(episode) + 1)
-        ends = self._meta[EPISODE_ENDS]
-        ends.append((ends[-1] if ends else 0) + len(episode) + 1)
-        self._meta[EPISODE_ID].append(self.num_episodes if episode.id < 0 else episode.id)
-        self._meta[EPISODE_SEED].append(-1 if episode.seed is None else episode.seed)
-        self._meta[EPISODE_HAS_FINAL_OBSERVATION].append(episode.has_final_observation)
-        self.num_episodes += 1
-        self.num_steps += len(episode)
+        self._stream.append(columns, len(episode) + 1)
+        self._axis.add(episode)
+        self.num_episodes, self.num_steps = self._axis.num_episodes, self._axis.num_steps
 
     def add_episodes(self, episodes: Iterable[Episode]) -> None:
         """Add every episode of an iterable; see `add_episode`."""
         for episode in episodes:
             self.add_episode(episode)
+
+    def add_supply(
+        self, supply: Supply, survey: Survey, run: TaskRunner, progress: Callable[[int], None] | None = None
+    ) -> None:
+        """Add all episodes of a supply by tasks, a shard each; no others may be added before or after.
+
+        The dataset is the one that `add_episodes` would give, for any number of workers.
+
+        Args:
+            supply: the episodes.
+            survey: what a pass over all of them told.
+            run: runs the tasks; memory of a process is bounded by one shard and one episode.
+            progress: gets the number of rows on the disk.
+
+        Raises:
+            InvalidDataError: naming the episode, the step, the field and the value.
+            DatasetError: the disk refuses, or the episodes are others than the survey saw.
+        """
+        self._check_open("episodes")
+        if self.num_episodes:
+            raise DatasetError(
+                explain(f"writer of {self.path}", got="a supply after episodes", fix="write one or the other")
+            )
+        if self._place.specs is not None:
+            survey = replace(survey, specs=self._place.specs)
+        spaces = self._place.observation_space, self._place.action_space
+        shards = ParallelShards(supply, survey, *spaces, self.shard_rows, self._build)
+        shards.write(run, progress or (lambda num_rows: None))
+        self._supplied = shards, survey
+        self.num_episodes, self.num_steps = survey.num_episodes, survey.num_steps
+
+    def add_steps(self, steps: StepColumns) -> None:
+        """Add many episodes at once, from columns in memory; there should be no others in the dataset.
+
+        The dataset is the one that `add_episodes` would give, with the same checks, several times as fast.
+
+        Args:
+            steps: the episodes.
+
+        Raises:
+            InvalidDataError: naming the episode, the step, the field and the value.
+            DatasetError: the disk refuses.
+        """
+        self._check_open("episodes")
+        if self.num_episodes or not isinstance(self._build, BuildDirectory):
+            self.add_episodes(steps.episode(number) for number in range(steps.num_episodes))
+            return
+        spaces = self._place.observation_space, self._place.action_space
+        specs = self._place.specs or array_specs(steps.episode(0), *spaces)
+        shards = ColumnShards(steps, specs, *spaces, self.shard_rows, self._build)
+        shards.write()
+        self._supplied = shards, steps
+        self.num_episodes, self.num_steps = steps.num_episodes, steps.num_steps
 
     def finish(self) -> OfflineDataset:
         """Write what is left, commit the dataset and open it.
@@ -154,51 +201,41 @@ class DatasetWriter:
         else:
             self._commit()
 
+    def _check_open(self, what: str) -> None:
+        if self._closed or self._supplied:
+            raise DatasetError(explain(f"writer of {self.path}", got=f"{what} after the end", fix="open a new writer"))
+
     def _commit(self) -> None:
-        if self._shards is None:
+        shards = self._supplied[0] if self._supplied else self._stream
+        if shards is None:
             self.abort()
             raise InvalidDataError(
                 explain(f"dataset {self.path}", got="0 episodes", allowed="at least 1", fix="check the source")
             )
         try:
-            layouts = self._shards.finish()
-            attributes = self._attributes(self.num_steps, self.num_episodes)
-            with explained_write_errors(self._build.target):
-                clear_all_but(self._build.store, self._shards.objects)
-                root = write_metadata(self._build.store, attributes, layouts)
-                write_meta_arrays(root, {k: np.array(self._meta[k], dtype) for k, dtype in META_DTYPES.items()})
-                objects = collect_objects(self._build.store, self._shards.objects)
-            commit = Commit(
+            axis = self._supplied[1] if self._supplied else None
+            self._publish(shards, axis.axis_columns(self._place.first_episode) if axis else self._axis.columns())
+        finally:
+            if not self._closed:
+                self.close()
+
+    def _publish(
+        self, shards: ShardAssembler | ParallelShards | ColumnShards, columns: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
+        """Write the metadata around the shards, and the manifest last."""
+        layouts = shards.finish()
+        numbers = {"num_steps": self.num_steps, "num_episodes": self.num_episodes}
+        attributes = self._place.attributes.model_copy(update=numbers)
+        with explained_write_errors(self._build.target):
+            clear_all_but(self._build.store, shards.objects)
+            root = write_metadata(self._build.store, attributes, layouts)
+            write_meta_arrays(root, columns)
+            objects = collect_objects(self._build.store, shards.objects)
+        self._build.commit(
+            Commit(
                 num_rows=attributes.num_rows,
                 num_episodes=self.num_episodes,
                 shard_rows=next(iter(layouts.values())).shard_rows,
                 objects=objects,
             )
-            self._build.commit(commit.to_bytes())
-        finally:
-            if not self._closed:
-                self.close()
-
-    def _attributes(self, num_steps: int, num_episodes: int) -> DatasetAttributes:
-        minimum, maximum = self.ref_scores or (None, None)
-        try:
-            provenance = json.loads(json.dumps(dict(self.provenance or {}), allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise DatasetError(
-                explain("provenance", got=str(error), allowed="finite JSON values", fix="convert them to text")
-            ) from error
-        try:
-            return DatasetAttributes(
-                observation_space=space_to_json(self.observation_space),
-                action_space=space_to_json(self.action_space),
-                environment=self.environment,
-                ref_min_score=minimum,
-                ref_max_score=maximum,
-                provenance=provenance,
-                num_steps=num_steps,
-                num_episodes=num_episodes,
-            )
-        except ValidationError as error:
-            raise DatasetError(
-                explain(f"dataset {self.path}", got=first_problem(error), fix="correct this setting of the writer")
-            ) from error
+        )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import dask_rl
 from dask_rl import OfflineDataset, import_dataset, load_policy
 from dask_rl.learners.algorithms import registry
 from dask_rl.learners.config import LearnersConfig
@@ -164,6 +165,14 @@ def test_the_algorithm_of_the_guide_trains_on_two_learners_and_is_restored(load,
     restored = namespace["policy"]._module.get_state()
     assert all(torch.equal(restored[name], undisturbed[name]) for name in undisturbed)
     assert namespace["policy"](np.zeros((2, 3), np.float32)).shape == (2,)
+
+
+def test_data_from_python_becomes_datasets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks("README.md", "python")[5], "README.md", "exec"), {})
+    with dask_rl.OfflineDataset.open("arrays.zarr") as arrays, dask_rl.OfflineDataset.open("played.zarr") as played:
+        assert (arrays.num_steps, arrays.num_episodes, played.num_episodes) == (10, 2, 1)
+        assert arrays.episode_terminations.tolist() == [False, True]
 
 
 def test_the_importer_of_the_guide_imports(load, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import gymnasium
 import torch
 
 from dask_rl.learners.algorithm import Algorithm, AlgorithmConfig, Phase
-from dask_rl.learners.batch import Batch
+from dask_rl.learners.batch import Batch, observations_of
 from dask_rl.learners.losses import masked_sum, row_mask
 from dask_rl.learners.module import RLModule, RLModuleSpec
 from dask_rl.learners.policies import DeterministicPolicy, stochastic_policy
@@ -39,9 +39,10 @@ class BCModule(RLModule):
                 observation_space,
                 action_space,  # type: ignore[arg-type]
                 config.hidden_sizes,
+                config.images,
             )
         else:
-            self.policy = stochastic_policy(observation_space, action_space, config.hidden_sizes)
+            self.policy = stochastic_policy(observation_space, action_space, config.hidden_sizes, config.images)
 
 
 class BC(Algorithm[BCConfig]):
@@ -60,7 +61,7 @@ class BC(Algorithm[BCConfig]):
         self, module: Any, batch: Batch, noise: Mapping[str, torch.Tensor], phase: Phase
     ) -> dict[str, torch.Tensor]:
         """Return the policy loss."""
-        observations, actions = batch["observations"], batch["actions"]
+        observations, actions = observations_of(batch), batch["actions"]
         if isinstance(module.policy, DeterministicPolicy):
             difference = module.policy(observations) - module.policy.scaling.normalize(actions)
             per_row = difference.square().mean(-1)

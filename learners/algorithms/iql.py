@@ -23,13 +23,13 @@ import torch
 from pydantic import Field
 
 from dask_rl.learners.algorithm import Algorithm, AlgorithmConfig, OptimizerSpec, Phase, TargetUpdate
-from dask_rl.learners.batch import Batch
+from dask_rl.learners.batch import Batch, Observations, observations_of
 from dask_rl.learners.losses import dropout_masks, expectile_loss, masked_sum, row_mask
 from dask_rl.learners.module import RLModule, RLModuleSpec
-from dask_rl.learners.networks import MLP, EnsembleMLP
+from dask_rl.learners.observation_networks import ObservationEnsemble, ObservationMLP
 from dask_rl.learners.policies import ACTION_LIMIT, GaussianPolicy, stochastic_policy
 from dask_rl.learners.schedules import Constant, Cosine
-from dask_rl.learners.spaces import action_kind, action_size, observation_size
+from dask_rl.learners.spaces import action_kind, action_size
 
 MAX_WEIGHT = 100.0
 """Bound on exp(β·advantage), as in the authors' code."""
@@ -61,27 +61,29 @@ class IQLModule(RLModule):
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], config: IQLConfig
     ) -> None:
         super().__init__(observation_space, action_space, config)
-        inputs, hidden = observation_size(observation_space), config.hidden_sizes
-        self.policy = stochastic_policy(observation_space, action_space, hidden)
-        self.value = MLP(inputs, hidden, 1)
+        hidden, images = config.hidden_sizes, config.images
+        self.policy = stochastic_policy(observation_space, action_space, hidden, images)
+        self.value = ObservationMLP(observation_space, hidden, 1, images)
         actions = action_size(action_space)
         is_gaussian = isinstance(self.policy, GaussianPolicy)
-        sizes = (inputs + actions, hidden, 1) if is_gaussian else (inputs, hidden, actions)
-        self.critic = EnsembleMLP(NUM_CRITICS, *sizes)
-        self.target_critic = EnsembleMLP(NUM_CRITICS, *sizes).requires_grad_(False)
+        others, outputs = (actions, 1) if is_gaussian else (0, actions)
+        sizes = (NUM_CRITICS, observation_space, others, hidden, outputs, images)
+        self.critic = ObservationEnsemble(*sizes)
+        self.target_critic = ObservationEnsemble(*sizes).requires_grad_(False)
         self.target_critic.load_state_dict(self.critic.state_dict())
 
-    def action_values(self, critic: EnsembleMLP, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    def action_values(
+        self, critic: ObservationEnsemble, observations: Observations, actions: torch.Tensor
+    ) -> torch.Tensor:
         """Return Q_i(s, a) of the logged actions, (2, B)."""
-        flat = observations.flatten(1)
         if isinstance(self.policy, GaussianPolicy):
             normalized = self.policy.scaling.normalize(actions)
             if self.policy.scaling.bounded:
                 normalized = normalized.clamp(-ACTION_LIMIT, ACTION_LIMIT)
-            values: torch.Tensor = critic(torch.cat([flat, normalized], -1))
+            values: torch.Tensor = critic(observations, normalized)
             return values.squeeze(-1)
         index = (actions.long() - self.policy.start).expand(NUM_CRITICS, -1).unsqueeze(-1)
-        return critic(flat).gather(-1, index).squeeze(-1)
+        return critic(observations).gather(-1, index).squeeze(-1)
 
 
 class IQL(Algorithm[IQLConfig]):
@@ -97,6 +99,7 @@ class IQL(Algorithm[IQLConfig]):
         "next_observations",
         "next_valid",
     )
+    takes_n_step: ClassVar[bool] = True
 
     def module_class(self, spec: RLModuleSpec) -> type[RLModule]:
         """Return IQLModule, for Box and Discrete actions."""
@@ -134,12 +137,12 @@ class IQL(Algorithm[IQLConfig]):
         self, module: IQLModule, batch: Batch, noise: Mapping[str, torch.Tensor], phase: Phase
     ) -> dict[str, torch.Tensor]:
         """Return the losses of the phase's optimizers."""
-        observations, actions, mask = batch["observations"], batch["actions"], row_mask(batch)
+        observations, actions, mask = observations_of(batch), batch["actions"], row_mask(batch)
         losses: dict[str, torch.Tensor] = {}
         if "value" in phase.optimizers or "policy" in phase.optimizers:
             with torch.no_grad():
                 target = module.action_values(module.target_critic, observations, actions).amin(0)
-            advantages = target - module.value(observations.flatten(1)).squeeze(-1)
+            advantages = target - module.value(observations).squeeze(-1)
         if "value" in phase.optimizers:
             losses["value_loss"] = masked_sum(expectile_loss(advantages, self.config.expectile), mask)
         if "critic" in phase.optimizers:
@@ -153,15 +156,16 @@ class IQL(Algorithm[IQLConfig]):
         return losses
 
     def _targets(self, module: IQLModule, batch: Batch) -> torch.Tensor:
-        """Return r + γ (1 − d) V(s′); where s′ is not real its value is left out, not multiplied by 0.
+        """Return r + γ (1 − d) V(s′), with γ^m from the batch where r is of several steps.
 
+        Where s′ is not real its value is left out, not multiplied by 0.
         V(s′) is a pass of its own: rows of s′ in the pass of V(s) would meet the gradient, and 0 · NaN is NaN.
         """
         with torch.no_grad():
-            next_values = module.value(batch["next_observations"].flatten(1)).squeeze(-1)
+            next_values = module.value(observations_of(batch, "next_observations")).squeeze(-1)
         bootstraps = batch["next_valid"].bool() & (batch["terminations"] == 0)
         bootstrap = torch.where(bootstraps, next_values, torch.zeros_like(batch["rewards"]))
-        return batch["rewards"] + self.config.discount * bootstrap
+        return batch["rewards"] + batch.get("discounts", self.config.discount) * bootstrap
 
     def _dropout_names(self) -> list[str]:
         return [f"policy_dropout_{index}" for index in range(len(self.config.hidden_sizes))]

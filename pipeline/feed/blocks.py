@@ -1,9 +1,11 @@
 """Blocks: which rows hold a range of transitions, and how they are read.
 
-A block is a range of a shard's positions, with the rows behind them that next observations need (the halo).
-It is loaded as runs of rows laid end to end; a map leads from each position to its row in the buffer.
+A block is a range of a shard's positions, with the rows of the same episodes around them that their samples need:
+next observations, stacked frames, sequences (the halo). It is loaded as runs of rows laid end to end; a map leads
+from each position to its row in the buffer.
 """
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.errors import DatasetError, InvalidDataError, explain
+from dask_rl.storage.errors import InvalidDataError, explain
+from dask_rl.storage.schema import ArraySpec
 
 from .config import Feed
 from .layout import Column
 from .order import Part
 from .partition import IntArray
+from .sampling import Halo
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -25,7 +29,9 @@ MERGE_GAP_ROWS = 16
 """Unused rows between two runs that are kept in memory rather than split off."""
 READ_GAP_ROWS = 4096
 """Unused rows that are read and dropped rather than skipped: a storage chunk is read as a whole anyway."""
-SCRATCH_BYTES = 8 * 2**20
+SCRATCH_BYTES = 2 * 2**20
+"""Of each thread, for rows that are converted or lie apart: small enough for the cache, and kept for the next block."""
+_LOCAL = threading.local()
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,8 @@ class BlockPlan:
     piece_stops: IntArray
     run_starts: IntArray  # (num_runs,) runs of rows to load; every piece and its halo lie in one of them
     run_stops: IntArray
+    episode_starts: IntArray  # (num_pieces,) first row of each piece's episode
+    episode_stops: IntArray  # (num_pieces,) one behind the last usable transition of it
 
     @property
     def run_offsets(self) -> IntArray:
@@ -63,7 +71,7 @@ class BlockPlan:
     def without_pieces(self) -> "BlockPlan":
         """Return what reading needs: the runs alone, which are few where the pieces may be many."""
         none = np.empty(0, np.int64)
-        return replace(self, piece_starts=none, piece_stops=none)
+        return replace(self, piece_starts=none, piece_stops=none, episode_starts=none, episode_stops=none)
 
     def rows_inside(self, rows: IntArray) -> IntArray:
         """Return the buffer rows of those of the sorted `rows` that the block holds."""
@@ -73,15 +81,20 @@ class BlockPlan:
         return self.buffer_rows(near[near < self.run_stops[run]])
 
 
-def plan_block(feed: Feed, shard: int, part: Part, halo: int) -> BlockPlan:
+def plan_block(feed: Feed, shard: int, part: Part, halo: Halo) -> BlockPlan:
     """Find the rows of one block of a shard, or of a piece of one."""
     base = int(feed.shard_edges[shard])
     starts, stops = feed.transitions.pieces(base + part.start, base + part.stop)
-    ends = stops + halo
-    breaks = np.flatnonzero(starts[1:] - ends[:-1] > MERGE_GAP_ROWS)
-    run_starts = starts[np.concatenate(([0], breaks + 1))]
+    episode_starts, episode_stops = feed.transitions.bounds(base + part.start, base + part.stop)
+    begins, ends = starts, stops
+    if halo.before or halo.after:
+        begins = np.maximum(starts - halo.before, episode_starts)
+        ends = np.minimum(stops + halo.after, episode_stops)
+    ends = ends + halo.next
+    breaks = np.flatnonzero(begins[1:] - ends[:-1] > MERGE_GAP_ROWS)
+    run_starts = begins[np.concatenate(([0], breaks + 1))]
     run_stops = ends[np.concatenate((breaks, [len(ends) - 1]))]
-    return BlockPlan(shard, part.block, starts, stops, run_starts, run_stops)
+    return BlockPlan(shard, part.block, starts, stops, run_starts, run_stops, episode_starts, episode_stops)
 
 
 @dataclass(frozen=True)
@@ -94,23 +107,12 @@ class BlockRecipe:
 
 
 def open_recipe(recipe: BlockRecipe) -> OfflineDataset:
-    """Open the recipe's dataset.
+    """Open the recipe's dataset, without what was appended since the recipe was made.
 
     Raises:
         DatasetError: it is not the dataset that the recipe was made for.
     """
-    dataset = OfflineDataset.open(recipe.dataset)
-    if dataset.content_hash != recipe.content_hash:
-        dataset.close()
-        raise DatasetError(
-            explain(
-                f"dataset {recipe.dataset}",
-                got=f"content hash {dataset.content_hash}",
-                allowed=recipe.content_hash,
-                fix="do not change a dataset while a run reads it",
-            )
-        )
-    return dataset
+    return OfflineDataset.open(recipe.dataset, content_hash=recipe.content_hash)
 
 
 def read_block(
@@ -123,17 +125,28 @@ def read_block(
     """
     for column in columns:
         target = out[column.name]
-        direct = dataset.arrays[column.name].dtype == target.dtype
-        max_rows = max(1, SCRATCH_BYTES // max(1, column.row_bytes))
+        spec = dataset.arrays[column.name]
+        direct = spec.dtype == target.dtype
+        max_rows = max(1, SCRATCH_BYTES // max(1, spec.row_bytes))
         for start, stop, parts in _reads(plan, max_rows):
             if direct and len(parts) == 1:
                 dataset.read(column.name, start, stop, out=target[parts[0][0] : parts[0][1]])
                 continue
             for low in range(start, stop, max_rows):
                 high = min(low + max_rows, stop)
-                _scatter(dataset.read(column.name, low, high), low, parts, target)
+                rows = dataset.read(column.name, low, high, out=_scratch(high - low, spec))
+                _scatter(rows, low, parts, target)
         for transform in column.transforms:
             transform.apply(target, out=target)
+
+
+def _scratch(num_rows: int, spec: ArraySpec) -> npt.NDArray[Any]:
+    """Return room for so many rows, of this thread, until the next call."""
+    num_bytes = num_rows * spec.row_bytes
+    buffer: npt.NDArray[np.uint8] | None = getattr(_LOCAL, "buffer", None)
+    if buffer is None or len(buffer) < num_bytes:
+        buffer = _LOCAL.buffer = np.empty(max(num_bytes, SCRATCH_BYTES), np.uint8)
+    return buffer[:num_bytes].view(spec.dtype).reshape(num_rows, *spec.row_shape)
 
 
 def _reads(plan: BlockPlan, max_rows: int) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:

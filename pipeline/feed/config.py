@@ -9,11 +9,12 @@ from typing import Any, Literal
 import numpy as np
 
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.errors import ConfigError, DatasetError, explain
+from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.transforms import Transform
 
 from .order import ShardOrder
 from .partition import EpisodeTable, IntArray, Transitions, check_split, select_top_episodes, split
+from .sampling import Halo, Sampling
 
 BLOCK_BYTES = 64 * 2**20
 """Target of a block: reading it outweighs the price of a Dask task."""
@@ -38,11 +39,13 @@ class FeedConfig:
     seed: int = 0
     """Seed of the order, not negative."""
     content_hash: str | None = None
-    """Identity of the dataset; None takes it as it is found."""
+    """Identity of the dataset, without what was appended to it since; None takes it as it is found."""
     transforms: Mapping[str, tuple[Transform, ...]] = field(default_factory=dict)
     """Elementwise transforms by stored field; those of observations hold for next_observations too."""
     discount: float = 1.0
-    """Discount of returns_to_go, which are computed from the transformed rewards."""
+    """γ of returns_to_go and of n steps, which are computed from the transformed rewards."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """Which transitions make up a batch, and what goes with each."""
     top_fraction: float | None = None
     """Use only this fraction of the episodes, the best by undiscounted return; None uses all."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -85,9 +88,10 @@ class FeedConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Return all settings as JSON values."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "transforms"}
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
         chains = {name: [step.to_json() for step in chain] for name, chain in sorted(self.transforms.items())}
-        return {**plain, "fields": list(self.fields), "transforms": chains}
+        changes = {"fields": list(self.fields), "transforms": chains, "sampling": self.sampling.changes()}
+        return plain | changes
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,7 @@ class Feed:
             num_positions=int(self.shard_edges[shard + 1] - self.shard_edges[shard]),
             block_rows=self.config.block_rows,
             window_rows=self.config.window_rows,
+            replacement=self.config.sampling.replacement,
         )
 
     def parameters(self) -> dict[str, Any]:
@@ -143,47 +148,41 @@ class Feed:
             "dtype",
             "discount",
         )
+        # States that were saved before there was a choice have no entry for it.
+        sampling = {"sampling": json.dumps(config["sampling"], sort_keys=True)} if config["sampling"] else {}
         return {
             **{name: config[name] for name in names},
+            **sampling,
             "transforms": json.dumps(config["transforms"], sort_keys=True),
             "num_episodes": self.num_episodes,
             "num_positions": self.transitions.num_positions,
         }
 
 
-def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int) -> Feed:
+def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int, halo: Halo) -> Feed:
     """Work a feed out on its dataset; the same for any number of learners.
 
     Args:
         config: the settings.
         dataset: the open dataset that they name.
         row_bytes: bytes of one row in memory, over all fields read.
+        halo: rows around a transition that are read with it.
 
     Raises:
         ConfigError: batch_size, num_shards and the number of transitions do not fit.
-        DatasetError: the dataset is another than the one that was recorded.
     """
-    if config.content_hash not in (None, dataset.content_hash):
-        raise DatasetError(
-            explain(
-                f"dataset {config.dataset}",
-                got=f"content hash {dataset.content_hash}",
-                allowed=config.content_hash,
-                fix="restore the dataset that the run began with, or start a new run",
-            )
-        )
     selected = None
     if config.top_fraction is not None:
         selected = select_top_episodes(dataset.episode_returns(), config.top_fraction)
     table = _episode_table(dataset, needs_next=config.needs_next)
     transitions = Transitions.of(table, needs_next=config.needs_next, selected=selected)
     check_split(transitions.num_positions, config.batch_size, config.num_shards, num_learners=1)
-    block_rows, window_rows = _choose_rows(config, transitions, row_bytes)
+    block_rows, window_rows = _choose_rows(config, transitions, row_bytes, halo)
     complete = replace(config, content_hash=dataset.content_hash, block_rows=block_rows, window_rows=window_rows)
     return Feed(complete, transitions, dataset.num_episodes if selected is None else len(selected))
 
 
-def _choose_rows(config: FeedConfig, transitions: Transitions, row_bytes: int) -> tuple[int, int]:
+def _choose_rows(config: FeedConfig, transitions: Transitions, row_bytes: int, halo: Halo) -> tuple[int, int]:
     window_bytes = BLOCKS_PER_WINDOW * BLOCK_BYTES
     if config.memory_budget_bytes is not None:
         # Sized for one learner that owns every shard, so that more learners see the same order. The slack is
@@ -194,14 +193,18 @@ def _choose_rows(config: FeedConfig, transitions: Transitions, row_bytes: int) -
         share = max(0, config.memory_budget_bytes - held) / (config.num_shards + 1)
         window_bytes = min(window_bytes, int(share * rows_kept))
     rows_per_shard = -(-transitions.num_positions // config.num_shards)
+    rows_around = halo.before + halo.after  # beside the rows of a block; next observations are in the slack
     block_rows = config.block_rows
     if block_rows is None:
-        block_bytes = window_bytes // BLOCKS_PER_WINDOW
+        held_rows = window_bytes // BLOCKS_PER_WINDOW // row_bytes
+        if held_rows < 2 * rows_around:  # small blocks would be halo for the most part
+            held_rows = window_bytes // row_bytes
         limit = rows_per_shard if config.window_rows is None else min(rows_per_shard, config.window_rows)
-        block_rows = max(1, min(block_bytes // row_bytes, limit))
+        block_rows = max(1, min(held_rows - rows_around, limit))
     if config.window_rows is not None:
         return block_rows, config.window_rows
-    return block_rows, block_rows * max(1, min(BLOCKS_PER_WINDOW, window_bytes // (block_rows * row_bytes)))
+    num_blocks = window_bytes // ((block_rows + rows_around) * row_bytes)
+    return block_rows, block_rows * max(1, min(BLOCKS_PER_WINDOW, num_blocks))
 
 
 def _episode_table(dataset: OfflineDataset, *, needs_next: bool) -> EpisodeTable:

@@ -7,6 +7,7 @@ import torch
 from dask_rl.learners.batch import Batch
 
 from .blocks import Arrays
+from .indexing import make_indexer
 from .layout import Layout
 
 MAX_STEPS = 16
@@ -28,18 +29,17 @@ class Gatherer:
         self._columns = columns
         self._layout = layout
         rows = num_shards * rows_per_shard
-        sizes = {column.name: column.row_bytes for column in layout.columns}
-        step_bytes = rows * sum(sizes[output.column] for output in layout.outputs)
+        step_bytes = rows * sum(output.sample_bytes for output in layout.outputs)
         self.num_steps = max(1, min(MAX_STEPS, MAX_BYTES // step_bytes))
         self.index = np.zeros((self.num_steps, num_shards, rows_per_shard), np.int64)
         """Rows of the columns, to be filled by the caller."""
         self._rows = rows
-        self._shifted = np.empty(self.index.size, np.int64)
+        self._indexer = make_indexer(layout, columns, self.index.size)
         self._device = device
         self._host = {
             output.key: torch.empty(
-                (self.num_steps * rows, *columns[output.column].shape[1:]),
-                dtype=torch.from_numpy(columns[output.column][:0]).dtype,
+                (self.num_steps * rows, *output.shape),
+                dtype=torch.from_numpy(np.empty(0, output.dtype)).dtype,
                 pin_memory=device.type == "cuda",
             )
             for output in layout.outputs
@@ -74,16 +74,14 @@ class Gatherer:
 
     def _take(self, rows: npt.NDArray[np.int64], start: int) -> None:
         stop = start + len(rows)
-        following = np.add(rows, 1, out=self._shifted[: len(rows)]) if self._layout.halo else rows
+        index = self._indexer(rows)
         for output in self._layout.outputs:
-            # mode="clip": the default checks the indices and gathers into a temporary.
-            np.take(
-                self._columns[output.column],
-                following if output.shift else rows,
-                axis=0,
-                out=self._out[output.key][start:stop],
-                mode="clip",
-            )
+            target = self._out[output.key][start:stop]
+            if output.column is None:
+                target[...] = index[output.key]
+            else:
+                # mode="clip": the default checks the indices and gathers into a temporary.
+                np.take(self._columns[output.column], index[output.place], axis=0, out=target, mode="clip")
 
     def _await_copy(self) -> None:
         if self._copied is not None:

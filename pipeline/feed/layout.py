@@ -1,8 +1,10 @@
 """What a feed reads and what it delivers: the columns in memory, and the batch fields made from them."""
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,15 +12,26 @@ from gymnasium import spaces
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, explain
-from dask_rl.storage.schema import ArraySpec
+from dask_rl.storage.schema import OBSERVATIONS, ArraySpec
 from dask_rl.storage.transforms import Transform
 
 from .config import INDEX_BYTES, FeedConfig
+from .sampling import Halo, Sampling
 
 NEXT_PREFIX = "next_"
+NEXT_OBSERVATIONS = NEXT_PREFIX + OBSERVATIONS
 NEXT_VALID = "next_valid"
 RETURNS_TO_GO = "returns_to_go"
+TIMESTEPS = "timesteps"
+SEQUENCE_MASK = "sequence_mask"
+DISCOUNTS = "discounts"
+STEPS_LEFT = "steps_left"
+"""Steps from a transition to the end of its episode, its own counted; delivered to nobody."""
 FLAGS = ("terminations", "truncations")
+_DERIVED = (NEXT_VALID, RETURNS_TO_GO, TIMESTEPS, STEPS_LEFT)
+
+Place = Literal["row", "next", "last", "row_stack", "next_stack"]
+"""Which rows an output takes: those of the sample's steps, the ones behind them, the last of n steps, stacks."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +51,20 @@ class Column:
 
 @dataclass(frozen=True)
 class Output:
-    """One field of a batch: row + `shift` of a column."""
+    """One field of a batch: rows of a column, or numbers that follow from the sample alone."""
 
     key: str
-    column: str
-    shift: int = 0
+    column: str | None
+    """None: the field is what the indexer gives under its key."""
+    place: Place = "row"
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    """Of one sample."""
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -52,8 +74,11 @@ class Layout:
     stored: tuple[Column, ...]
     """Read from the dataset, by the name of the array."""
     derived: tuple[Column, ...]
-    """next_valid and returns_to_go, where asked for."""
+    """next_valid, returns_to_go and timesteps where asked for, and what the sampler needs to find its rows."""
     outputs: tuple[Output, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    discount: float = 1.0
+    """Of n steps."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -65,14 +90,22 @@ class Layout:
         """Bytes of one row in memory, its place in the order included."""
         return sum(column.row_bytes for column in self.columns) + INDEX_BYTES
 
-    @property
-    def halo(self) -> int:
-        """Rows needed behind a transition: 1 where next observations are delivered."""
-        return max((output.shift for output in self.outputs), default=0)
+    @cached_property
+    def halo(self) -> Halo:
+        """Rows needed around a transition."""
+        return self.sampling.halo(
+            reads_next=any(output.place in ("next", "next_stack") for output in self.outputs),
+            stacks=any(output.place in ("row_stack", "next_stack") for output in self.outputs),
+        )
 
     def allocate(self, num_rows: int) -> dict[str, npt.NDArray[Any]]:
-        """Return uninitialised columns of `num_rows` rows."""
-        return {column.name: np.empty((num_rows, *column.row_shape), column.dtype) for column in self.columns}
+        """Return uninitialised columns of `num_rows` rows; for sequences with one of zeros behind them."""
+        num_zeros = 0 if self.sampling.offsets is None else 1
+        rows = num_rows + num_zeros
+        columns = {column.name: np.empty((rows, *column.row_shape), column.dtype) for column in self.columns}
+        for column in columns.values():
+            column[num_rows:] = 0
+        return columns
 
 
 def plan_layout(config: FeedConfig, dataset: OfflineDataset) -> Layout:
@@ -81,35 +114,67 @@ def plan_layout(config: FeedConfig, dataset: OfflineDataset) -> Layout:
     Raises:
         ConfigError: a field or a transform that the dataset cannot serve.
     """
-    stored: dict[str, Column] = {}
-    derived: dict[str, Column] = {}
-    outputs: list[Output] = []
-    for name in config.fields:
-        if name == NEXT_VALID:
-            derived[name] = Column(name, "bool", ())
-            outputs.append(Output(name, name))
-        elif name == RETURNS_TO_GO:
-            derived[name] = Column(name, config.dtype, ())
-            outputs.append(Output(name, name))
-        else:
-            source, shift = ("observations", 1) if name == "next_observations" else (name, 0)
-            for spec in _arrays_of(dataset, source):
-                stored.setdefault(spec.path, _column(config, dataset, spec))
-                outputs.append(Output((NEXT_PREFIX if shift else "") + spec.path, spec.path, shift))
-    reads = {*stored, *(("rewards",) if RETURNS_TO_GO in derived else ())}
+    sampling, length = config.sampling, config.sampling.sequence_length
+    fields = list(_fields(config, dataset))
+    columns = {column.name: column for _, column, _ in fields}
+    stacks = any(place in ("row_stack", "next_stack") for *_, place in fields)
+    if length is not None or stacks:
+        columns.setdefault(TIMESTEPS, Column(TIMESTEPS, "int64", ()))
+    if sampling.n_step > 1 or (length is not None and sampling.padding == "right"):
+        columns[STEPS_LEFT] = Column(STEPS_LEFT, "int64", ())
+    stored = tuple(column for name, column in columns.items() if name not in _DERIVED)
+    reads = {column.name for column in stored} | ({"rewards"} if RETURNS_TO_GO in columns else set())
     unknown = sorted(set(config.transforms) - reads)
     if unknown:
         raise ConfigError(
             explain("transforms", got=unknown, allowed=f"fields that are read: {sorted(reads)}", fix="remove them")
         )
-    return Layout(tuple(stored.values()), tuple(derived.values()), tuple(outputs))
+    outputs = [
+        Output(key, column.name, place, column.dtype, _sample_shape(sampling, place) + column.row_shape)
+        for key, column, place in fields
+        if length is None or key != TIMESTEPS  # those of its elements are worked out
+    ]
+    if length is not None:
+        outputs += [Output(SEQUENCE_MASK, None, dtype="bool", shape=(length,))]
+        outputs += [Output(TIMESTEPS, None, dtype="int64", shape=(length,))]
+    if sampling.n_step > 1:
+        outputs += [Output(DISCOUNTS, None, dtype=config.dtype)]
+    derived = tuple(column for name, column in columns.items() if name in _DERIVED)
+    return Layout(stored, derived, tuple(outputs), sampling, config.discount)
+
+
+def _fields(config: FeedConfig, dataset: OfflineDataset) -> Iterator[tuple[str, Column, Place]]:
+    """Yield what the fields deliver: the key in a batch, its column, and which rows of it."""
+    sampling = config.sampling
+    stacked = sampling.stacked_fields(_arrays_of(dataset, OBSERVATIONS))
+    last: Place = "last" if sampling.n_step > 1 else "row"
+    for name in config.fields:
+        if name == NEXT_VALID:
+            yield name, Column(name, "bool", ()), last
+        elif name == RETURNS_TO_GO:
+            yield name, Column(name, config.dtype, ()), "row"
+        elif name == TIMESTEPS:
+            yield name, Column(name, "int64", ()), "row"
+        elif name == NEXT_OBSERVATIONS:
+            for spec in _arrays_of(dataset, OBSERVATIONS):
+                place: Place = "next_stack" if spec.path in stacked else "next"
+                yield NEXT_PREFIX + spec.path, _column(config, dataset, spec), place
+        else:
+            for spec in _arrays_of(dataset, name):
+                place = "row_stack" if spec.path in stacked else last if spec.path in FLAGS else "row"
+                yield spec.path, _column(config, dataset, spec), place
+
+
+def _sample_shape(sampling: Sampling, place: Place) -> tuple[int, ...]:
+    length = () if sampling.sequence_length is None else (sampling.sequence_length,)
+    return (*length, sampling.frame_stack) if place in ("row_stack", "next_stack") else length
 
 
 def _arrays_of(dataset: OfflineDataset, name: str) -> list[ArraySpec]:
     """Return the array of this name or, for a space of several parts, all arrays below it."""
     found = [spec for path, spec in sorted(dataset.arrays.items()) if path == name or path.startswith(f"{name}/")]
     if not found:
-        known = [*sorted(dataset.arrays), "next_observations", NEXT_VALID, RETURNS_TO_GO]
+        known = [*sorted(dataset.arrays), NEXT_OBSERVATIONS, NEXT_VALID, RETURNS_TO_GO, TIMESTEPS]
         raise ConfigError(
             explain(
                 f"field {name!r}",

@@ -4,6 +4,8 @@ An epoch permutes the shard's blocks, groups them into windows and permutes the 
 of one size would all change windows at the same step, so the first window of an epoch is shorter, by another
 amount in each shard: windows are staggered, and a learner that streams holds its shards + 1 windows. Where the
 first window ends inside a block, the rest of that block comes last in the epoch.
+
+With replacement the windows are the same, but a window of n rows delivers n draws from its rows in place of each once.
 """
 
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import numpy as np
 
 from .partition import IntArray, split
 
-_BLOCKS, _ROWS = 1, 2  # tags: the two kinds of draws never share a random stream
+_BLOCKS, _ROWS, _DRAWS = 1, 2, 3  # tags: the kinds of draws never share a random stream
 
 
 class Part(NamedTuple):
@@ -54,6 +56,8 @@ class ShardOrder:
     """Transitions of a block, at most."""
     window_rows: int
     """Transitions of a window, at most, rounded down to whole blocks (but at least one)."""
+    replacement: bool = False
+    """Whether the rows of a window are drawn with replacement."""
 
     @cached_property
     def block_edges(self) -> IntArray:
@@ -108,6 +112,8 @@ class ShardOrder:
 
     def permutation(self, window: Window) -> IntArray:
         """Return the order of the window's rows, as indices into its parts laid end to end."""
+        if self.replacement:
+            return self._generator(_DRAWS, window.epoch, window.index).integers(window.num_rows, size=window.num_rows)
         return self._generator(_ROWS, window.epoch, window.index).permutation(window.num_rows)
 
     def positions(self, window: Window) -> IntArray:

@@ -81,12 +81,20 @@ class Transitions:
 
     def pieces(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
         """Return positions [start, stop) as runs of rows: (starts, exclusive stops), start < stop."""
-        first = int(np.searchsorted(self.offsets, start, side="right")) - 1
-        last = int(np.searchsorted(self.offsets, stop, side="left"))
+        first, last = self._segments(start, stop)
         starts, stops = self.row_starts[first:last].copy(), self.row_stops[first:last].copy()
         starts[0] += start - self.offsets[first]
         stops[-1] -= self.offsets[last] - stop
         return starts, stops
+
+    def bounds(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
+        """Return the whole segments of those runs: (first rows of the episodes, exclusive stops)."""
+        first, last = self._segments(start, stop)
+        return self.row_starts[first:last], self.row_stops[first:last]
+
+    def _segments(self, start: int, stop: int) -> tuple[int, int]:
+        first = int(np.searchsorted(self.offsets, start, side="right")) - 1
+        return first, int(np.searchsorted(self.offsets, stop, side="left"))
 
 
 def select_top_episodes(returns: npt.NDArray[Any], top_fraction: float) -> IntArray:

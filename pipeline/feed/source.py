@@ -22,6 +22,7 @@ from .layout import plan_layout
 from .loaders import BlockLoader, choose_loader
 from .order import ShardOrder
 from .partition import IntArray, check_split, shards_of
+from .sampling import Halo
 from .windows import BlockStore, ResidentWindows, StreamingWindows, Waiter, Windows, num_slots
 
 RESIDENT_FRACTION = 0.25
@@ -93,10 +94,11 @@ def plan_feed(config: FeedConfig) -> FeedPlan:
 
     Raises:
         ConfigError: the settings do not fit the dataset.
+        DatasetError: it is another dataset than the one that they name.
     """
-    with OfflineDataset.open(config.dataset) as dataset:
+    with OfflineDataset.open(config.dataset, content_hash=config.content_hash) as dataset:
         layout = plan_layout(config, dataset)
-        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes)
+        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes, halo=layout.halo)
     return FeedPlan(
         feed=feed.config,
         num_positions=feed.transitions.num_positions,
@@ -118,9 +120,9 @@ def open_iterator(
         WaitTimeoutError: a block took longer than `timeout_seconds` to load.
     """
     config = source.feed
-    with OfflineDataset.open(config.dataset) as dataset:
+    with OfflineDataset.open(config.dataset, content_hash=config.content_hash) as dataset:
         layout = plan_layout(config, dataset)
-        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes)
+        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes, halo=layout.halo)
         derived = derive_columns(feed, layout, dataset, source.shards)
     orders = [feed.order(shard) for shard in source.shards]
     sizes = [_block_sizes(feed, order, layout.halo) for order in orders]
@@ -153,7 +155,7 @@ def _shut(loader: BlockLoader, pool: ThreadPoolExecutor) -> None:
     loader.close()
 
 
-def _block_sizes(feed: Feed, order: ShardOrder, halo: int) -> IntArray:
+def _block_sizes(feed: Feed, order: ShardOrder, halo: Halo) -> IntArray:
     """Return the rows that each block of a shard takes in memory."""
     return np.array(
         [plan_block(feed, order.shard, order.block_part(block), halo).num_rows for block in range(order.num_blocks)],

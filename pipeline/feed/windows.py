@@ -79,8 +79,10 @@ class BlockStore:
         block = order.block_part(part.block)
         if part.start == block.start:
             return 0
-        first = plan_block(self._feed, order.shard, part, 0).piece_starts[:1]
-        return int(plan_block(self._feed, order.shard, block, self.layout.halo).buffer_rows(first)[0])
+        alone = plan_block(self._feed, order.shard, part, self.layout.halo)
+        whole = plan_block(self._feed, order.shard, block, self.layout.halo)
+        first = alone.piece_starts[:1]
+        return int((whole.buffer_rows(first) - alone.buffer_rows(first))[0])
 
     def index(self, order: ShardOrder, window: Window, bases: Sequence[int]) -> IntArray:
         """Return the rows of a window in its order; its parts begin at `bases`."""

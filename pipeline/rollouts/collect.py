@@ -15,8 +15,9 @@ from dask_rl.storage.episode import Episode
 from dask_rl.storage.writer import DatasetWriter
 
 from .controllers import Behaviour, NoisyPolicy, make_behaviour
-from .environments import EnvironmentConfig, Policy, check_spaces, make_environment
+from .environments import EnvironmentConfig, Policy, Space, check_spaces, make_environment
 from .rollout import roll_out, split_episodes
+from .stacked_frames import stack_frames
 from .tasks import map_in_order
 
 
@@ -70,7 +71,7 @@ def collect(
         if policy is None:
             behaviour = make_behaviour(config.policy, environment, config.action_noise)
         else:
-            check_spaces(policy, environment, config.environment)
+            check_spaces(policy, stack_frames(environment, policy.observation_space), config.environment)
             behaviour = NoisyPolicy(policy, config.action_noise)
         writer = DatasetWriter(
             os.fspath(path),
@@ -84,15 +85,18 @@ def collect(
     finally:
         environment.close()
     with writer:
-        for number, episode in enumerate(_episodes(config, behaviour, client), 1):
+        seen = None if policy is None else policy.observation_space
+        for number, episode in enumerate(_episodes(config, behaviour, seen, client), 1):
             writer.add_episode(episode)
             if progress is not None:
                 progress(number, config.num_episodes)
         return writer.finish()
 
 
-def _episodes(config: CollectConfig, behaviour: Behaviour, client: Client | None) -> Iterator[Episode]:
-    tasks = split_episodes(config, config.num_episodes, config.episodes_per_task, config.seed)
+def _episodes(
+    config: CollectConfig, behaviour: Behaviour, seen: Space | None, client: Client | None
+) -> Iterator[Episode]:
+    tasks = split_episodes(config, config.num_episodes, config.episodes_per_task, config.seed, seen)
     play = functools.partial(roll_out, behaviour)
     return chain.from_iterable(
         map_in_order(play, tasks, client=client, name="collect", timeout_seconds=config.timeout_seconds)

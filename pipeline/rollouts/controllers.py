@@ -8,6 +8,8 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.nested import Columns, flatten_space, parts_of, unflatten
+from dask_rl.storage.schema import ACTIONS
 
 from .environments import Environment, Policy, Space
 
@@ -18,13 +20,13 @@ Generators = Sequence[np.random.Generator]
 class Behaviour(Protocol):
     """What acts while data is collected; its randomness comes from one generator per episode."""
 
-    def act(self, observations: Array, generators: Generators) -> Array:
-        """Map observations (B, *obs) of B episodes to actions (B, *act)."""
+    def act(self, observations: Columns, generators: Generators) -> Columns:
+        """Map observations (B, *obs) of B episodes to actions (B, *act); nested ones are mappings by key."""
         ...
 
 
 class NoisyPolicy:
-    """A policy whose actions are disturbed.
+    """A policy whose actions are disturbed, each part of nested ones by itself.
 
     Box: Gaussian noise of standard deviation `action_noise` times half the range, clipped to the bounds.
     Other spaces: a random action with probability `action_noise`.
@@ -34,12 +36,16 @@ class NoisyPolicy:
         self._policy = policy
         self._action_noise = action_noise
 
-    def act(self, observations: Array, generators: Generators) -> Array:
+    def act(self, observations: Columns, generators: Generators) -> Columns:
         """Return the policy's actions with noise."""
-        actions = np.asarray(self._policy(observations))
-        if not self._action_noise:
-            return actions
         space = self._policy.action_space
+        parts = parts_of(ACTIONS, space, self._policy(observations))
+        if self._action_noise:
+            spaces_of = flatten_space(ACTIONS, space)
+            parts = {path: self._disturbed(spaces_of[path], actions, generators) for path, actions in parts.items()}
+        return unflatten(ACTIONS, parts)
+
+    def _disturbed(self, space: Space, actions: Array, generators: Generators) -> Array:
         if isinstance(space, spaces.Box):
             half_range = np.where(np.isfinite(space.high - space.low), (space.high - space.low) / 2, 1.0)
             noise = np.stack([generator.standard_normal(space.shape) for generator in generators])
@@ -52,11 +58,17 @@ class RandomActions:
     """Uniformly random actions."""
 
     def __init__(self, action_space: Space) -> None:
-        self._space = action_space
+        self._parts = flatten_space(ACTIONS, action_space)
 
-    def act(self, observations: Array, generators: Generators) -> Array:
+    def act(self, observations: Columns, generators: Generators) -> Columns:
         """Return one random action per episode."""
-        return np.stack([_random(self._space, generator) for generator in generators])
+        return unflatten(
+            ACTIONS,
+            {
+                path: np.stack([_random(part, generator) for generator in generators])
+                for path, part in self._parts.items()
+            },
+        )
 
 
 class PendulumSwingUp:

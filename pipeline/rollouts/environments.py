@@ -1,20 +1,22 @@
 """Gymnasium environments: making them, comparing their spaces with a policy's."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
-from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.errors import ConfigError, InvalidDataError, explain
+from dask_rl.storage.nested import subspaces
 from dask_rl.storage.spaces import describe_space, spaces_equal
+from dask_rl.storage.validation import check_space
+
+from .stacked_frames import stack_frames
 
 Space = gymnasium.Space[Any]
 Environment = gymnasium.Env[Any, Any]
-
-_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class HasSpaces(Protocol):
@@ -34,8 +36,8 @@ class HasSpaces(Protocol):
 class Policy(HasSpaces, Protocol):
     """What acts: picklable, and a function of the observations alone."""
 
-    def __call__(self, observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Map observations (B, *obs) to actions (B, *act) in the action space's own units."""
+    def __call__(self, observations: Any) -> Any:
+        """Map observations (B, *obs) to actions (B, *act) in the action space's own units; nested ones by key."""
         ...
 
 
@@ -52,11 +54,15 @@ class EnvironmentConfig(BaseModel):
     """Steps after which an episode is truncated; default: the environment's own limit."""
 
 
-def make_environment(config: EnvironmentConfig) -> Environment:
+def make_environment(config: EnvironmentConfig, observation_space: Space | None = None) -> Environment:
     """Make the environment.
 
+    Args:
+        config: which one.
+        observation_space: what a policy sees; where that are several frames of the environment's, they are stacked.
+
     Raises:
-        ConfigError: Gymnasium does not know it, cannot build it, or its spaces are no plain arrays.
+        ConfigError: Gymnasium does not know it, cannot build it, or its spaces are not made of arrays.
     """
     try:
         environment = gymnasium.make(
@@ -74,18 +80,13 @@ def make_environment(config: EnvironmentConfig) -> Environment:
                 fix="correct it, or name its module too, as in my_module:MyEnvironment-v0",
             )
         ) from None
-    for name, space in (("observation", environment.observation_space), ("action", environment.action_space)):
-        if not isinstance(space, _ARRAY_SPACES):
-            environment.close()
-            raise ConfigError(
-                explain(
-                    f"{name} space of {config.environment}",
-                    got=describe_space(space),
-                    allowed="Box, Discrete, MultiDiscrete or MultiBinary",
-                    fix="wrap the environment, e.g. with gymnasium.wrappers.FlattenObservation",
-                )
-            )
-    return environment
+    try:
+        for name, space in (("observation", environment.observation_space), ("action", environment.action_space)):
+            check_space(f"{name} space of {config.environment}", space)
+    except InvalidDataError as error:
+        environment.close()
+        raise ConfigError(f"{error} Wrap the environment, e.g. with gymnasium.wrappers.FlattenObservation.") from None
+    return environment if observation_space is None else stack_frames(environment, observation_space)
 
 
 def check_environment(policy: HasSpaces, config: EnvironmentConfig) -> None:
@@ -94,7 +95,7 @@ def check_environment(policy: HasSpaces, config: EnvironmentConfig) -> None:
     Raises:
         ConfigError: see `make_environment` and `check_spaces`.
     """
-    environment = make_environment(config)
+    environment = make_environment(config, policy.observation_space)
     try:
         check_spaces(policy, environment, config.environment)
     finally:
@@ -130,10 +131,19 @@ def check_spaces(policy: HasSpaces, environment: Environment, name: str) -> None
 def _same_layout(a: Space, b: Space) -> bool:
     if isinstance(a, spaces.Box) and isinstance(b, spaces.Box):
         return a.shape == b.shape and np.dtype(a.dtype).kind == np.dtype(b.dtype).kind
-    return spaces_equal(a, b)
+    return _same_parts(a, b, _same_layout)
 
 
 def _same_actions(a: Space, b: Space) -> bool:
     if isinstance(a, spaces.Box) and isinstance(b, spaces.Box):
         return _same_layout(a, b) and np.allclose(a.low, b.low, 1e-6) and np.allclose(a.high, b.high, 1e-6)
-    return spaces_equal(a, b)
+    return _same_parts(a, b, _same_actions)
+
+
+def _same_parts(a: Space, b: Space, same: Callable[[Space, Space], bool]) -> bool:
+    """Compare composite spaces part by part, others as they are."""
+    parts, others = subspaces(a), subspaces(b)
+    if parts is None or others is None:
+        return spaces_equal(a, b)
+    of_one_kind = type(a) is type(b) and parts.keys() == others.keys()
+    return of_one_kind and all(same(part, others[key]) for key, part in parts.items())

@@ -15,7 +15,7 @@ from dask_rl.learners.config import Seconds, Seed
 
 from .controllers import NoisyPolicy
 from .environments import EnvironmentConfig, Policy, check_environment
-from .rollout import RolloutTask, roll_out, split_episodes
+from .rollout import RolloutTask, score, split_episodes
 from .tasks import map_in_order
 
 
@@ -95,7 +95,8 @@ def evaluate(
         WaitTimeoutError: a task took longer than `config.timeout_seconds`.
     """
     check_environment(policy, config)
-    tasks = split_episodes(config, config.num_episodes, config.episodes_per_task, config.seed)
+    space = policy.observation_space
+    tasks = split_episodes(config, config.num_episodes, config.episodes_per_task, config.seed, space)
     scores: list[tuple[float, int]] = []
     play = functools.partial(_play, policy)
     for part in map_in_order(play, tasks, client=client, name="evaluate", timeout_seconds=config.timeout_seconds):
@@ -107,7 +108,7 @@ def evaluate(
 
 
 def _play(policy: Policy, task: RolloutTask) -> list[tuple[float, int]]:
-    return [(episode.return_, len(episode)) for episode in roll_out(NoisyPolicy(policy), task)]
+    return score(NoisyPolicy(policy), task)
 
 
 def _normalized(returns: Sequence[float], ref_scores: tuple[float, float] | None) -> float | None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Annotated, Any
 
 import yaml
@@ -16,14 +17,16 @@ from pydantic import (
     model_validator,
 )
 
-from dask_rl.learners.algorithm import AlgorithmConfig
+from dask_rl.learners.algorithm import Algorithm, AlgorithmConfig
 from dask_rl.learners.algorithms.registry import algorithm_names, get_algorithm
 from dask_rl.learners.batch import DEFAULT_MODULE_ID, ModuleID
 from dask_rl.learners.config import LearnersConfig, Seed
 from dask_rl.learners.module import validate_module_id
+from dask_rl.pipeline.feed.sampling import Padding, Sampler, Sampling
 from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.files import check_local
+from dask_rl.storage.locate import check_no_password
 
 from .batch_config import BatchConfig
 from .clusters.config import ClusterConfig
@@ -64,6 +67,29 @@ class DataConfig(BaseModel):
     """Transitions of a block; default: about 64 MB."""
     window_rows: int | None = Field(None, ge=1)
     """Transitions that are shuffled together; default: four blocks."""
+    sampler: Sampler = "epoch"
+    """epoch: each transition once in every pass; uniform: drawn with replacement from the rows of each window;
+    sequences: with each step those before or after it, for algorithms that take them."""
+    sequence_length: int | None = Field(None, ge=1)
+    """Steps of a sequence, for `sampler: sequences`."""
+    padding: Padding = "left"
+    """Sequences end at their step, padded before the episode's first; right: begin there, padded behind its last."""
+    n_step: int = Field(1, ge=1)
+    """Rewards are summed over so many steps, discounted; the next observation is the one behind them."""
+    frame_stack: int = Field(1, ge=1)
+    """Frames of an observation: the last so many, an episode's first one repeated before it."""
+    frame_stack_fields: tuple[str, ...] | None = None
+    """Observations that are stacked, such as observations/camera; default: images of bytes."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """What one sample is made of."""
+        return Sampling(**{item.name: getattr(self, item.name) for item in fields(Sampling)})
+
+    @model_validator(mode="after")
+    def _is_a_sampling(self) -> "DataConfig":
+        _ = self.sampling
+        return self
 
 
 def _dataset(value: Any) -> Any:
@@ -71,6 +97,8 @@ def _dataset(value: Any) -> Any:
     if not isinstance(value, str) and not (by_module and all(isinstance(path, str) for path in value.values())):
         allowed = "a valid string, or one for each module: {module_id: path}"
         raise ConfigError(explain("dataset", got=value, allowed=allowed, fix="give it a path"))
+    for path in value.values() if by_module else (value,):
+        check_no_password("dataset", path)
     for module_id in value if by_module else ():
         if not isinstance(module_id, str):
             raise ConfigError(explain("module id", got=repr(module_id), allowed="a valid string", fix="quote it"))
@@ -104,6 +132,16 @@ def _module_algorithms(value: Any, info: ValidationInfo) -> Any:
             settings = shared.model_dump() | dict(settings)
         complete[module_id] = _algorithm(settings, f"modules.{module_id}")
     return complete
+
+
+def _check_sampling(algorithm: type[Algorithm[Any]], data: DataConfig) -> None:
+    """Refuse samples that an algorithm does not take: its losses would be of something else, in silence."""
+    if data.sampler == "sequences" and not algorithm.takes_sequences:
+        got, allowed = f"sequences, for {algorithm.name}, which learns from single steps", "epoch, uniform"
+        raise ConfigError(explain("data.sampler", got=got, allowed=allowed, fix="leave out `sampler`"))
+    if data.n_step > 1 and not algorithm.takes_n_step:
+        got = f"{data.n_step}, for {algorithm.name}, whose targets are of one step"
+        raise ConfigError(explain("data.n_step", got=got, allowed=1, fix="leave out `n_step`"))
 
 
 def _default_cluster(values: Mapping[str, Any]) -> ClusterConfig:
@@ -187,6 +225,12 @@ class TrainJob(BaseModel):
         elif self.batch.keep_if == "better":
             got, allowed = "better, in a job without evaluation", "always, or a job with evaluation"
             raise ConfigError(explain("batch.keep_if", got=got, allowed=allowed, fix="add `evaluation:`"))
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_learned_from(self) -> "TrainJob":
+        for module_id in self.datasets:
+            _check_sampling(get_algorithm(self.algorithm_of(module_id).name), self.data)
         return self
 
     @model_validator(mode="after")

@@ -15,10 +15,10 @@ from dask_rl.learners.policy import Policy
 from dask_rl.learners.saved_module import check_weights, reading
 from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, load_metadata
 from dask_rl.storage.errors import CheckpointError, explain
-from dask_rl.storage.transforms import Normalize
 
 from .module_choice import choose_module
 from .run_directory import RunDirectory
+from .standardisation import normalizers_from_json
 
 
 def load_policy(
@@ -69,9 +69,7 @@ def load_checkpoint_policy(path: Path, module_id: ModuleID | None = None) -> tup
         algorithm = parse_algorithm(config.get("module_algorithms", {}).get(chosen, config["algorithm"]))
         check_weights(spec, algorithm, weights, path)
         saved = by_module(metadata["normalize"], specs.modules)[chosen]
-        normalize = None if saved is None else Normalize.from_json(saved)
-        if normalize is not None:
-            normalize.apply(np.zeros((1, *(spec.observation_space.shape or ())), np.float32))
+        normalize = normalizers_from_json(saved, spec.observation_space)
         return Policy(spec, algorithm, weights, normalize), step
 
 

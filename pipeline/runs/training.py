@@ -15,9 +15,11 @@ from dask_rl.learners.policy import Policy
 from dask_rl.learners.saved_module import reading
 from dask_rl.pipeline.rollouts.evaluate import evaluate
 from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import (
     CheckpointError,
     DaskRLError,
+    DatasetError,
     GroupLostError,
     LearnerError,
     WaitTimeoutError,
@@ -31,6 +33,7 @@ from .live.control import RunControl
 from .progress import Progress
 from .run_directory import RunDirectory, write_atomic
 from .run_log import RunLog
+from .standardisation import normalizers_to_json
 from .train_result import TrainResult
 from .trained_policy import by_module, hash_weights
 from .training_data import TrainingData
@@ -181,12 +184,17 @@ class Training:
     def _refuse_other_data(self, saved: Mapping[str, str]) -> None:
         for module_id, module in self._data.modules.items():
             if saved[module_id] != module.content_hash:
+                path, got = self._job.datasets[module_id], f"content hash {module.content_hash[:12]}"
+                fix = "restore that dataset, or start a new run"
+                if _was_appended_to(path, saved[module_id]):
+                    got += ", as it was appended to"
+                    fix = "start a new run; initial_weights takes over what this one has learned"
                 raise CheckpointError(
                     explain(
-                        f"dataset {self._job.datasets[module_id]}",
-                        got=f"content hash {module.content_hash[:12]}",
+                        f"dataset {path}",
+                        got=got,
                         allowed=f"{saved[module_id][:12]}, with which the run began",
-                        fix="restore that dataset, or start a new run",
+                        fix=fix,
                     )
                 )
 
@@ -230,10 +238,7 @@ class Training:
         modules = self._data.modules
         metadata = self._group.get_metadata() | {
             "content_hash": {module_id: module.content_hash for module_id, module in modules.items()},
-            "normalize": {
-                module_id: None if module.normalize is None else module.normalize.to_json()
-                for module_id, module in modules.items()
-            },
+            "normalize": {module_id: normalizers_to_json(module.normalize) for module_id, module in modules.items()},
         }
         with self._control.doing("saving"):
             self._store.save(self._step, state or self._group.get_state(), metadata, score=score)
@@ -254,6 +259,15 @@ class Training:
         if not interrupted:
             write_atomic(self._run.result_file, json.dumps({**asdict(result), "run": str(self._run.path)}))
         return result
+
+
+def _was_appended_to(path: str, content_hash: str) -> bool:
+    """Whether a dataset has a generation of this hash, and a later one."""
+    try:
+        with OfflineDataset.open(path, content_hash=content_hash):
+            return True
+    except DatasetError:
+        return False
 
 
 def _check_iterators(state: State, step: int) -> None:

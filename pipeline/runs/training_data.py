@@ -9,13 +9,14 @@ from dask_rl.learners.batch import DEFAULT_MODULE_ID, ModuleID
 from dask_rl.learners.iterator import SharedData
 from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
 from dask_rl.pipeline.feed.config import FeedConfig
+from dask_rl.pipeline.feed.frames import stacked_space
 from dask_rl.pipeline.feed.multi_source import MultiFeedPlan
 from dask_rl.pipeline.feed.source import FeedPlan, plan_feed
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.stats import column_statistics
-from dask_rl.storage.transforms import Normalize, ScaleReward
+from dask_rl.storage.transforms import ScaleReward
 
 from .job import TrainJob
+from .standardisation import Normalizers, fit_normalizers
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class ModuleData:
     spec: RLModuleSpec
     plan: FeedPlan
     content_hash: str
-    normalize: Normalize | None
-    """Standardisation of the observations, or None."""
+    normalize: Normalizers
+    """Standardisation of the observations, by path; empty: none."""
     ref_scores: tuple[float, float] | None
     """Returns of a random policy and an expert, where they are known."""
     facts: dict[str, Any]
@@ -75,11 +76,11 @@ def _open_module(job: TrainJob, module_id: ModuleID) -> ModuleData:
     settings = job.algorithm_of(module_id)
     algorithm = build_algorithm(settings)
     with OfflineDataset.open(job.datasets[module_id]) as dataset:
-        spec = RLModuleSpec(dataset.observation_space, dataset.action_space)
+        spec = RLModuleSpec(stacked_space(job.data.sampling, dataset), dataset.action_space)
         algorithm.module_class(spec)
-        normalize = None
+        normalize: Normalizers = {}
         if settings.normalize_observations:
-            normalize = Normalize.from_statistics(column_statistics(dataset, "observations"))
+            normalize = fit_normalizers(dataset, spec.observation_space)
         plan = plan_feed(_feed_config(job, module_id, algorithm.required_fields, normalize))
         facts = dataset.describe() | {
             "ref_scores": dataset.ref_scores,
@@ -90,13 +91,9 @@ def _open_module(job: TrainJob, module_id: ModuleID) -> ModuleData:
         return ModuleData(spec, plan, dataset.content_hash, normalize, dataset.ref_scores, facts)
 
 
-def _feed_config(
-    job: TrainJob, module_id: ModuleID, fields: tuple[str, ...], normalize: Normalize | None
-) -> FeedConfig:
+def _feed_config(job: TrainJob, module_id: ModuleID, fields: tuple[str, ...], normalize: Normalizers) -> FeedConfig:
     algorithm = job.algorithm_of(module_id)
-    transforms: dict[str, tuple[Any, ...]] = {}
-    if normalize is not None:
-        transforms["observations"] = (normalize,)
+    transforms: dict[str, tuple[Any, ...]] = {path: (each,) for path, each in normalize.items()}
     if (job.data.reward_scale, job.data.reward_shift) != (1.0, 0.0):
         transforms["rewards"] = (ScaleReward(job.data.reward_scale, job.data.reward_shift),)
     budget = job.data.memory_budget_bytes
@@ -109,6 +106,7 @@ def _feed_config(
         transforms=transforms,
         discount=algorithm.discount,
         top_fraction=algorithm.top_fraction if algorithm.top_fraction < 1 else None,
+        sampling=job.data.sampling,
         dtype="float64" if job.learners.precision == "fp64" else "float32",
         block_rows=job.data.block_rows,
         window_rows=job.data.window_rows,

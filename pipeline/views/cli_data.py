@@ -10,7 +10,7 @@ from dask_rl.pipeline.runs.progress import make_progress
 
 from .cli_command import Option, Output, command, load, table
 
-data = typer.Typer(help="Import, inspect, verify and collect datasets.", no_args_is_help=True)
+data = typer.Typer(help="Import, export, inspect, verify and collect datasets.", no_args_is_help=True)
 
 _IMPORT_OPTIONS = (
     Option("environment", str | None, None, "Gymnasium id whose spaces and time limit the dataset gets."),
@@ -31,25 +31,73 @@ _COLLECT_OPTIONS = (
 Dataset = Annotated[str, typer.Argument(help="Path or URL of a dataset.", show_default=False)]
 Destination = Annotated[Path, typer.Argument(help="The new dataset, e.g. cartpole.zarr.", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is there.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Worker processes; 0: in this process.")]
+Source = Annotated[Path, typer.Argument(help="File or folder of another library.", show_default=False)]
+Format = Annotated[str | None, typer.Option("--format", help="Name of the format; default: detected.")]
+DropInvalid = Annotated[bool, typer.Option("--drop-invalid", help="Leave invalid episodes out.")]
 
 
 @command(data, "import", _IMPORT_OPTIONS)
 def import_(
-    source: Annotated[Path, typer.Argument(help="File or folder of another library.", show_default=False)],
+    source: Source,
     dest: Destination,
-    format_: Annotated[str | None, typer.Option("--format", help="minari, d3rlpy or rllib; default: detected.")] = None,
-    drop_invalid: Annotated[bool, typer.Option("--drop-invalid", help="Leave invalid episodes out.")] = False,
+    format_: Format = None,
+    drop_invalid: DropInvalid = False,
     overwrite: Overwrite = False,
+    workers: Workers = 0,
     **settings: Any,
 ) -> Output:
     """Convert another library's data into a dataset."""
-    formats, base = load("storage.formats"), load("storage.formats.base")
+    return _import("import", source, dest, format_, drop_invalid, workers, settings, overwrite=overwrite)
+
+
+@command(data, "append", _IMPORT_OPTIONS)
+def append(
+    source: Source,
+    dataset: Annotated[Path, typer.Argument(help="The dataset that grows.", show_default=False)],
+    format_: Format = None,
+    drop_invalid: DropInvalid = False,
+    workers: Workers = 0,
+    **settings: Any,
+) -> Output:
+    """Add another library's data to a dataset; who reads it meanwhile reads it as it was."""
+    return _import("append", source, dataset, format_, drop_invalid, workers, settings, append=True)
+
+
+def _import(
+    what: str,
+    source: Path,
+    dest: Path,
+    format_: str | None,
+    drop_invalid: bool,
+    workers: int,
+    settings: dict[str, Any],
+    **mode: bool,
+) -> Output:
     options = load("pipeline.runs.config_errors").validate(
-        base.ImportOptions, settings | {"on_invalid": "drop" if drop_invalid else "error"}
+        load("storage.formats.base").ImportOptions, settings | {"on_invalid": "drop" if drop_invalid else "error"}
     )
-    with make_progress("import", None, "steps read") as progress:
-        summary = formats.import_dataset(
-            source, dest, format=format_, options=options, overwrite=overwrite, progress=progress.update
+    with make_progress(what, None, "steps read") as progress:
+        summary = load("pipeline.datasets.imports").import_dataset(
+            source, dest, format=format_, options=options, progress=progress.update, num_workers=workers, **mode
+        )
+    values = asdict(summary)
+    return Output(values, table(values))
+
+
+@command(data, "export")
+def export(
+    dataset: Dataset,
+    dest: Annotated[Path, typer.Argument(help="The new file or directory, e.g. pendulum-v0.", show_default=False)],
+    format_: Annotated[
+        str, typer.Option("--format", help="minari, minari-arrow, minari-parquet or zarr-v2.", show_default=False)
+    ],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+) -> Output:
+    """Write a dataset in another library's format."""
+    with make_progress("export", None, "episodes") as progress:
+        summary = load("storage.exports").export_dataset(
+            dataset, dest, format=format_, overwrite=overwrite, progress=progress.update
         )
     values = asdict(summary)
     return Output(values, table(values))
@@ -79,7 +127,7 @@ def collect(
     environment: Annotated[str, typer.Argument(metavar="ENV", help="Gymnasium id.", show_default=False)],
     dest: Destination,
     overwrite: Overwrite = False,
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this process.")] = 0,
+    workers: Workers = 0,
     **settings: Any,
 ) -> Output:
     """Roll a behaviour in a Gymnasium environment into a dataset."""

@@ -1,7 +1,9 @@
 """Foreign datasets in: one importer a file, one registry, one driver."""
 
+from .arrays import import_arrays
 from .base import Importer, ImportOptions, ImportSummary, RawEpisode, Source
 from .driver import import_dataset
+from .frames import import_frame
 from .registry import IMPORTERS, detect_format, get_importer
 
 __all__ = [
@@ -13,5 +15,7 @@ __all__ = [
     "Source",
     "detect_format",
     "get_importer",
+    "import_arrays",
     "import_dataset",
+    "import_frame",
 ]

@@ -10,6 +10,9 @@ import numpy.typing as npt
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
+from dask_rl.storage.nested import Columns
+from dask_rl.storage.step_columns import StepColumns
+
 Array = npt.NDArray[Any]
 Space = spaces.Space[Any]
 
@@ -41,8 +44,8 @@ class RawEpisode:
     """The file, for messages."""
     id: int
     """The source's own number of the episode."""
-    observations: Array  # (T+1, *obs_shape), or (T, *obs_shape) without a final observation
-    actions: Array  # (T, *action_shape)
+    observations: Columns  # (T+1, *obs_shape), or (T, *obs_shape) without a final observation; nested: by key
+    actions: Columns  # (T, *action_shape); nested: by key
     rewards: Array  # (T,)
     terminations: Array  # (T,) bool
     truncations: Array  # (T,) bool
@@ -57,8 +60,14 @@ class Source:
 
     rule: str
     """How the ends of episodes were found, in one sentence for the summary."""
-    episodes: Callable[[], Iterator[RawEpisode]]
-    """Streams the episodes from the start; an import may do so twice."""
+    episodes: Callable[[int, int | None], Iterator[RawEpisode]]
+    """`episodes(start, stop)` yields the episodes start … stop - 1 in the source's order; `stop` None: to the last.
+
+    It seeks to the first one, where the format allows, and may be called any number of times, in other processes as
+    well: it is picklable, and small (a `functools.partial` of a module's function over paths, offsets and tables).
+    """
+    num_episodes: int | None = None
+    """None if it is known only after a pass."""
     num_steps: int | None = None
     """For progress; None if it is known only at the end."""
     observation_space: Space | None = None
@@ -71,6 +80,11 @@ class Source:
     """Returns of a random policy and of an expert."""
     left_out: tuple[str, ...] = ()
     """Columns of the source that the dataset does not get."""
+    notes: tuple[str, ...] = ()
+    """What the user should look at, such as rows that belong to no episode, with their number and the reason."""
+    whole: Callable[[Space, Space, bool], StepColumns | None] | None = None
+    """Where all episodes lie in memory: gives them at once for these spaces of observations and actions, floats as
+    float32 if the last argument says so. What they do not fit it leaves to `episodes`, and returns None."""
 
 
 class Importer(Protocol):

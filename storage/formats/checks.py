@@ -1,5 +1,6 @@
 """From what a source has to an Episode in the dataset's spaces: cast, map, check. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from gymnasium import spaces
 
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError, InvalidDataError, explain
+from dask_rl.storage.nested import Columns, flatten, flatten_space, unflatten
 from dask_rl.storage.spaces import describe_space
 from dask_rl.storage.validation import space_bounds
 
@@ -22,6 +24,9 @@ class InvalidEpisodeError(InvalidDataError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type["InvalidEpisodeError"], tuple[str, str]]:
+        return type(self), (self.reason, str(self))  # it travels from worker processes
 
 
 def apply_time_limit(raw: RawEpisode, max_episode_steps: int | None) -> RawEpisode:
@@ -64,11 +69,7 @@ def to_episode(
     Raises:
         InvalidEpisodeError: naming file, episode, step and field.
     """
-    observations = _column(raw, "observations", raw.observations, observation_space)
-    if not isinstance(observation_space, spaces.Box):  # a Box of observations is no promise: see CartPole's
-        _check_members(raw, "observations", observations, observation_space)
-    if not raw.has_final_observation:
-        observations = np.concatenate([observations, observations[-1:]])
+    observations = _observations(raw, observation_space)
     actions, clipped_steps = _actions(raw, action_space, options)
     rewards = _floats(raw, "rewards", raw.rewards.reshape(len(raw.rewards), -1), narrow)
     if rewards.shape[1:] != (1,):
@@ -92,21 +93,58 @@ def to_episode(
     return episode, clipped_steps
 
 
-def _actions(raw: RawEpisode, space: Space, options: ImportOptions) -> tuple[Array, int]:
-    actions, clipped_steps = raw.actions, 0
-    if isinstance(space, spaces.Box) and (options.normalized_actions or options.clip_actions):
-        actions = _column(raw, "actions", actions, spaces.Box(-np.inf, np.inf, space.shape, np.float64))
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        if options.normalized_actions:
-            actions = low + (actions + 1.0) * 0.5 * (high - low)
-        if options.clip_actions:
-            clipped = np.clip(actions, low, high)
-            clipped_steps = int((clipped != actions).reshape(len(actions), -1).any(axis=1).sum())
-            actions = clipped
-        actions = actions.astype(space.dtype)
-    actions = _column(raw, "actions", actions, space)
-    _check_members(raw, "actions", actions, space)
-    return actions, clipped_steps
+def _parts(raw: RawEpisode, field: str, value: Columns, space: Space) -> Iterator[tuple[str, Array, Space]]:
+    """Yield the parts of a nested value, or the whole of a plain one: path, rows, space."""
+    try:
+        columns, wanted = flatten(field, value), flatten_space(field, space)
+    except InvalidDataError as error:
+        raise InvalidEpisodeError(f"{field}: wrong parts", f"{raw.origin}: episode {raw.id}, {error}") from error
+    if columns.keys() != wanted.keys():
+        got, allowed = (
+            ", ".join(sorted(found)) if found.keys() != {field} else "one array" for found in (columns, wanted)
+        )
+        raise _fault(raw, field, "wrong parts", got=got, allowed=allowed)
+    for path, part in wanted.items():
+        yield path, columns[path], part
+
+
+def _observations(raw: RawEpisode, space: Space) -> Columns:
+    """Return T+1 rows: where the source has no final observation, the last one again."""
+    columns = {}
+    for path, values, part in _parts(raw, "observations", raw.observations, space):
+        column = _column(raw, path, values, part)
+        if not isinstance(part, spaces.Box):  # a Box of observations is no promise: see CartPole's
+            _check_members(raw, path, column, part)
+        columns[path] = column if raw.has_final_observation else np.concatenate([column, column[-1:]])
+    return unflatten("observations", columns)
+
+
+def _actions(raw: RawEpisode, space: Space, options: ImportOptions) -> tuple[Columns, int]:
+    columns = {}
+    clipped = np.zeros(len(raw.rewards), dtype=bool)
+    for path, values, part in _parts(raw, "actions", raw.actions, space):
+        if isinstance(part, spaces.Box) and (options.normalized_actions or options.clip_actions):
+            values, outside = _mapped(raw, path, values, part, options)
+            clipped |= outside
+        columns[path] = _column(raw, path, values, part)
+        _check_members(raw, path, columns[path], part)
+    return unflatten("actions", columns), int(clipped.sum())
+
+
+def _mapped(
+    raw: RawEpisode, path: str, values: Array, space: spaces.Box, options: ImportOptions
+) -> tuple[Array, Array | bool]:
+    """Return the actions mapped and clipped as the options say, and at which steps they were clipped."""
+    actions = _column(raw, path, values, spaces.Box(-np.inf, np.inf, space.shape, np.float64))
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    if options.normalized_actions:
+        actions = low + (actions + 1.0) * 0.5 * (high - low)
+    outside: Array | bool = False
+    if options.clip_actions and len(actions) == len(raw.rewards):
+        clipped = np.clip(actions, low, high)
+        outside = (clipped != actions).reshape(len(actions), -1).any(axis=1)
+        actions = clipped
+    return actions.astype(space.dtype), outside
 
 
 def _column(raw: RawEpisode, field: str, values: Array, space: Space) -> Array:

@@ -4,24 +4,20 @@ Neither stores the observation after the last step. In v1 `terminals` may be set
 terminated end, so only `episode_terminals` says where an episode ends, and the last row whether it terminated.
 """
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dask_rl.storage.errors import SourceFormatError, explain
+from dask_rl.storage.nested import Columns
 
 from .base import Array, ImportOptions, RawEpisode, Source, flags_at_end
-from .hdf5 import is_hdf5_name, open_hdf5, read_dataset
+from .flat import Cuts, Roles, check_columns, cut_after, make_flat_source, read_flags
+from .hdf5 import is_hdf5_name, open_hdf5, open_hdf5_columns, read_dataset
 
 _V1_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
-_SCAN_ROWS = 2**20
-_V1_RULE = (
-    "episodes split at episode_terminals; terminated where terminals is set on the last row, truncated otherwise; "
-    "the source stores no final observations"
-)
+_V1_RULE = "episodes split at episode_terminals; terminated where terminals is set on the last row, truncated otherwise"
 _V2_RULE = (
     "episodes as stored; terminated where the source says so, truncated otherwise; "
     "the source stores no final observations"
@@ -46,74 +42,43 @@ class D3rlpyImporter:
             if _is_v2(file):
                 num_episodes = int(file["num_episodes"][()])
                 steps = (read_dataset(file, f"rewards_{i}", str(path)).shape[0] for i in range(num_episodes))
-                return Source(_V2_RULE, partial(_read_v2, path, num_episodes), num_steps=sum(steps))
+                return Source(_V2_RULE, partial(_read_v2, path, num_episodes), num_episodes, num_steps=sum(steps))
             columns = {key: read_dataset(file, key, str(path)) for key in _V1_KEYS}
-            lengths = {key: column.shape[0] if column.shape else 0 for key, column in columns.items()}
-            if len(set(lengths.values())) != 1 or not lengths["actions"]:
-                raise SourceFormatError(
-                    explain(str(path), got=f"rows {lengths}", allowed="equal, at least 1", fix="fetch the file again")
-                )
+            check_columns(str(path), columns)
+            starts, stops = cut_after(read_flags(columns["episode_terminals"]))
+            terminated = read_flags(columns["terminals"])[stops - 1]
             left_out = tuple(sorted(set(file) - {*_V1_KEYS, "discrete_action", "version"}))
-            return Source(_V1_RULE, partial(_read_v1, path), num_steps=lengths["actions"], left_out=left_out)
+        roles = Roles({"observations": "observations"}, {"actions": "actions"})
+        cuts = Cuts(starts, stops, terminated)
+        return make_flat_source(_V1_RULE, str(path), partial(open_hdf5_columns, path), roles, cuts, left_out=left_out)
 
 
 def _is_v2(file: Any) -> bool:
     return "columns" in file and "num_episodes" in file
 
 
-def _read_v1(path: Path) -> Iterator[RawEpisode]:
+def _read_v2(path: Path, num_episodes: int, start: int, stop: int | None) -> Iterator[RawEpisode]:
+    origin = str(path)
     with open_hdf5(path) as file:
-        start = 0
-        for number, stop in enumerate(_episode_stops(file["episode_terminals"])):
-            rows = slice(start, stop)
-            terminated = bool(file["terminals"][stop - 1])
-            yield _episode(
-                str(path),
-                number,
-                (file["observations"][rows], file["actions"][rows], file["rewards"][rows]),
-                terminated,
+        for number in range(num_episodes)[start:stop]:
+            rewards = read_dataset(file, f"rewards_{number}", origin)[()]
+            terminated = bool(read_dataset(file, f"terminated_{number}", origin)[()])
+            yield RawEpisode(
+                origin=origin,
+                id=number,
+                observations=_value(file, f"observations_{number}", origin),
+                actions=_value(file, f"actions_{number}", origin),
+                rewards=rewards,
+                terminations=flags_at_end(len(rewards), terminated),
+                truncations=flags_at_end(len(rewards), not terminated),
+                has_final_observation=False,
             )
-            start = stop
 
 
-def _episode_stops(episode_terminals: Any) -> Iterator[int]:
-    """Yield the exclusive end of each episode; rows after the last flag are an episode that was cut off."""
-    num_rows, stop = episode_terminals.shape[0], 0
-    for first in range(0, num_rows, _SCAN_ROWS):
-        for row in np.flatnonzero(episode_terminals[first : first + _SCAN_ROWS]):
-            stop = first + int(row) + 1
-            yield stop
-    if stop < num_rows:
-        yield num_rows
-
-
-def _read_v2(path: Path, num_episodes: int) -> Iterator[RawEpisode]:
-    with open_hdf5(path) as file:
-        for number in range(num_episodes):
-            if f"observations_{number}_0" in file:
-                raise SourceFormatError(
-                    explain(
-                        f"{path}: episode {number}",
-                        got="a tuple of observations",
-                        allowed="one array",
-                        fix="flatten the source first: nested observations are not supported yet",
-                    )
-                )
-            keys = [f"{key}_{number}" for key in ("observations", "actions", "rewards")]
-            columns = [read_dataset(file, key, str(path))[()] for key in keys]
-            terminated = bool(read_dataset(file, f"terminated_{number}", str(path))[()])
-            yield _episode(str(path), number, (columns[0], columns[1], columns[2]), terminated)
-
-
-def _episode(origin: str, number: int, columns: tuple[Array, Array, Array], terminated: bool) -> RawEpisode:
-    observations, actions, rewards = columns
-    return RawEpisode(
-        origin=origin,
-        id=number,
-        observations=observations,
-        actions=actions,
-        rewards=rewards,
-        terminations=flags_at_end(len(rewards), terminated),
-        truncations=flags_at_end(len(rewards), not terminated),
-        has_final_observation=False,
-    )
+def _value(file: Any, key: str, origin: str) -> Columns:
+    """Return an array, or those of a tuple, which are stored under numbered keys."""
+    if f"{key}_0" not in file:
+        whole: Array = read_dataset(file, key, origin)[()]
+        return whole
+    parts = itertools.takewhile(lambda part: f"{key}_{part}" in file, itertools.count())
+    return {str(part): read_dataset(file, f"{key}_{part}", origin)[()] for part in parts}

@@ -1,27 +1,29 @@
 """A foreign source in, a dataset out."""
 
+import functools
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces
 
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.episode import Episode
-from dask_rl.storage.errors import ConfigError, DatasetError, SourceFormatError, explain
-from dask_rl.storage.spaces import describe_space
+from dask_rl.storage.errors import ConfigError, DatasetError, explain
+from dask_rl.storage.parallel_build import TaskRunner
+from dask_rl.storage.step_columns import StepColumns
+from dask_rl.storage.supply import Survey
 from dask_rl.storage.writer import DatasetWriter
 
 from . import inference
 from .base import ImportOptions, ImportSummary, Source, Space
-from .checks import InvalidEpisodeError, apply_time_limit, check_normalized, to_episode
+from .checks import check_normalized
+from .import_supply import ImportSupply, split_ranges, survey_range
 from .registry import check_exists, detect_format, get_importer
+from .tally import Tally
 
 Progress = Callable[[int, int | None], None]
+_SURVEY_TASKS = 32
 
 
 def import_dataset(
@@ -31,18 +33,22 @@ def import_dataset(
     format: str | None = None,
     options: ImportOptions | None = None,
     overwrite: bool = False,
+    append: bool = False,
     progress: Progress | None = None,
+    run: TaskRunner | None = None,
 ) -> ImportSummary:
-    """Import a foreign dataset into a new dask-rl dataset at `dest`.
+    """Import a foreign dataset into a new dask-rl dataset at `dest`, or append it to one that is there.
 
     Args:
         source: a file or directory.
-        dest: the new dataset.
+        dest: the dataset.
         format: name of the importer; found out by default.
         options: what the user knows about the source.
         overwrite: replace a dataset at `dest`.
+        append: add the episodes to the dataset at `dest`, whose spaces they must fit.
         progress: called with the number of steps read and their total, if it is known. A source that declares no
-            spaces is read twice, and both passes count.
+            spaces is read twice, one that is imported by tasks once more, and all passes count.
+        run: runs the tasks of an import in parallel, which gives the same dataset; None: one stream, in this process.
 
     Raises:
         DatasetNotFoundError: there is no such source.
@@ -53,28 +59,75 @@ def import_dataset(
     """
     path, options = Path(source), options or ImportOptions()
     check_exists(path)
-    _check_free(Path(dest), overwrite)
+    if not append:
+        _check_free(Path(dest), overwrite)
     name = format or detect_format(path)
     opened = get_importer(name).read(path, options)
-    plan = _plan(opened, options, progress)
+    return import_source(
+        opened,
+        dest,
+        name=name,
+        label=str(path),
+        options=options,
+        overwrite=overwrite,
+        append=append,
+        progress=progress,
+        run=run,
+    )
+
+
+def import_source(
+    source: Source,
+    dest: str | Path,
+    *,
+    name: str,
+    label: str,
+    options: ImportOptions,
+    overwrite: bool = False,
+    append: bool = False,
+    progress: Progress | None = None,
+    run: TaskRunner | None = None,
+) -> ImportSummary:
+    """Import a source that is open already; see `import_dataset`.
+
+    Args:
+        source: the source.
+        dest: the dataset.
+        name: of the format.
+        label: what messages call the source; the last part of it goes into the provenance.
+        options: what the user knows about the source.
+        overwrite: replace a dataset at `dest`.
+        append: add the episodes to the dataset at `dest`, whose spaces they must fit.
+        progress: as for `import_dataset`.
+        run: as for `import_dataset`.
+    """
+    spaces = _spaces_of(dest) if append else (source.observation_space, source.action_space)
+    plan = _plan(source, spaces, options, progress or (lambda done, total: None), num_passes=1 if run is None else 2)
     writer = DatasetWriter(
         dest,
-        observation_space=plan.observation_space,
-        action_space=plan.action_space,
-        environment=options.environment or opened.environment,
-        ref_scores=opened.ref_scores,
-        provenance={"source": path.name, "format": name, "rule": plan.rule, "options": options.model_dump()},
+        observation_space=plan.supply.observation_space,
+        action_space=plan.supply.action_space,
+        environment=options.environment or (None if append else source.environment),
+        ref_scores=None if append else source.ref_scores,
+        provenance={"source": Path(label).name, "format": name, "rule": plan.rule, "options": options.model_dump()},
         shard_rows=options.shard_rows,
         overwrite=overwrite,
+        append=append,
     )
-    tally = _Tally()
+    tally = Tally()
     with writer:
-        for episode in _episodes(opened, plan, options, tally, progress):
-            writer.add_episode(episode)
-        tally.check(path, writer.num_episodes)
+        if (steps := _whole(source, plan)) is not None:
+            tally.keep_all(steps)
+            writer.add_steps(steps)
+            plan.report(tally.num_steps)
+        elif run is None:
+            _write_stream(writer, plan, tally)
+        else:
+            _write_by_tasks(writer, source.num_episodes, plan, tally, label, run)
+        tally.check(label, writer.num_episodes)
         dataset = writer.finish()
     with dataset:
-        return _summary(dataset, name, opened, plan, tally, options)
+        return _summary(dataset, name, source, plan, tally)
 
 
 def _check_free(dest: Path, overwrite: bool) -> None:
@@ -84,40 +137,50 @@ def _check_free(dest: Path, overwrite: bool) -> None:
         raise DatasetError(explain(f"dataset {dest}", got="a path that exists already", allowed="a new path", fix=fix))
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Plan:
     """What is decided before the first episode is written."""
 
-    observation_space: Space
-    action_space: Space
+    supply: ImportSupply
     rule: str
-    total_steps: int | None
-    narrow: bool
-    """The source declares no types of its own: floats become float32."""
-    done_steps: int = 0
-    """Steps that the first pass has reported."""
+    progress: Progress
+    num_steps: int | None
+    """Steps of the source, if they are known."""
+    done_steps: int
+    """Steps that the pass for the spaces has reported."""
+    num_passes: int
+    """Passes that are still to come."""
+
+    def report(self, num_steps: int) -> None:
+        """Say how many steps were read since the pass for the spaces."""
+        total = None if self.num_steps is None else self.done_steps + self.num_passes * self.num_steps
+        self.progress(self.done_steps + num_steps, total)
 
 
-def _plan(source: Source, options: ImportOptions, progress: Progress | None) -> _Plan:
-    observation_space, action_space = source.observation_space, source.action_space
+def _spaces_of(dest: str | Path) -> tuple[Space, Space]:
+    with OfflineDataset.open(dest) as dataset:
+        return dataset.observation_space, dataset.action_space
+
+
+def _plan(
+    source: Source,
+    spaces: tuple[Space | None, Space | None],
+    options: ImportOptions,
+    progress: Progress,
+    num_passes: int,
+) -> _Plan:
+    observation_space, action_space = spaces
     rule = [source.rule]
     if options.max_episode_steps is not None:
         rule.append(f"terminations after exactly {options.max_episode_steps} steps taken as truncations")
     if options.environment is not None:
         observation_space, action_space = _environment_spaces(options.environment)
         rule.append(f"spaces of {options.environment}")
-    plan_steps = source.num_steps
-    done_steps = 0
-    narrow = source.observation_space is None
+    num_steps, done_steps = source.num_steps, 0
     if observation_space is None or action_space is None:
-        total = None if plan_steps is None else 2 * plan_steps
-
-        def report(num_steps: int) -> None:
-            if progress is not None:
-                progress(num_steps, total)
-
-        observations, actions, done_steps = inference.scan(source.episodes(), report)
-        plan_steps = 2 * done_steps
+        total = None if num_steps is None else (1 + num_passes) * num_steps
+        observations, actions, done_steps = inference.scan(source.episodes(0, None), lambda done: progress(done, total))
+        num_steps = done_steps
         observation_space = observation_space or inference.observation_space(observations)
         action_space = action_space or inference.action_space(actions)
         rule.append(inference.RULE)
@@ -126,7 +189,9 @@ def _plan(source: Source, options: ImportOptions, progress: Progress | None) -> 
         rule.append("actions mapped from [-1, 1] to the bounds of their space")
     if options.clip_actions:
         rule.append("actions clipped to the bounds of their space")
-    return _Plan(observation_space, action_space, "; ".join(rule), plan_steps, narrow, done_steps)
+    narrow = source.observation_space is None
+    supply = ImportSupply(source.episodes, observation_space, action_space, options, narrow)
+    return _Plan(supply, "; ".join(rule), progress, num_steps, done_steps, num_passes)
 
 
 def _environment_spaces(name: str) -> tuple[Space, Space]:
@@ -142,76 +207,42 @@ def _environment_spaces(name: str) -> tuple[Space, Space]:
     return found
 
 
-def _episodes(
-    source: Source, plan: _Plan, options: ImportOptions, tally: "_Tally", progress: Progress | None
-) -> Iterator[Episode]:
-    """Yield the valid episodes; the others are counted or raised, as the options say."""
-    num_steps = plan.done_steps
-    for raw in source.episodes():
-        raw = apply_time_limit(raw, options.max_episode_steps)
-        num_steps += len(raw.rewards)
-        try:
-            episode, clipped_steps = to_episode(
-                raw, plan.observation_space, plan.action_space, options, narrow=plan.narrow
-            )
-        except InvalidEpisodeError as error:
-            if options.on_invalid == "error":
-                raise
-            tally.drop(error, len(raw.rewards))
-        else:
-            tally.keep(episode, clipped_steps)
-            yield episode
-        if progress is not None:
-            progress(num_steps, plan.total_steps)
+def _whole(source: Source, plan: _Plan) -> StepColumns | None:
+    """Return all episodes at once, if they are in memory and stay as they are."""
+    supply = plan.supply
+    changed = supply.options.model_dump(exclude={"shard_rows", "environment"}, exclude_defaults=True)
+    if source.whole is None or changed:
+        return None
+    return source.whole(supply.observation_space, supply.action_space, supply.narrow)
 
 
-@dataclass
-class _Tally:
-    """What the dataset does not tell: what was left out or changed on the way to it."""
-
-    dropped: Counter[str] = field(default_factory=Counter)
-    dropped_steps: int = 0
-    first_drop: str = ""
-    clipped_steps: int = 0
-    largest_action: float = 0.0
-
-    def keep(self, episode: Episode, clipped_steps: int) -> None:
-        self.clipped_steps += clipped_steps
-        if episode.actions.dtype.kind == "f":
-            self.largest_action = max(self.largest_action, float(np.abs(episode.actions).max(initial=0)))
-
-    def drop(self, error: InvalidEpisodeError, num_steps: int) -> None:
-        self.dropped[error.reason] += 1
-        self.dropped_steps += num_steps
-        self.first_drop = self.first_drop or str(error)
-
-    def check(self, path: Path, num_episodes: int) -> None:
-        if not num_episodes:
-            total = sum(self.dropped.values())
-            got = f"{total} episodes, all invalid ({self.first_drop})" if total else "no episodes"
-            raise SourceFormatError(explain(str(path), got=got, allowed="at least one", fix="check the source"))
-
-    def notes(self, action_space: Space, options: ImportOptions) -> Iterator[str]:
-        if self.dropped:
-            yield f"the dropped episodes had {self.dropped_steps} steps; the first: {self.first_drop}"
-        if self.clipped_steps:
-            yield f"actions were clipped at {self.clipped_steps} steps"
-        if (
-            isinstance(action_space, spaces.Box)
-            and not options.normalized_actions
-            and self.largest_action <= 1
-            and action_space.is_bounded()
-            and float(np.abs([action_space.low, action_space.high]).min()) > 1
-        ):
-            yield (
-                f"all actions lie in [-1, 1] while the space is {describe_space(action_space)}: if the source "
-                "normalised them, import it again with normalized_actions"
-            )
+def _write_stream(writer: DatasetWriter, plan: _Plan, tally: Tally) -> None:
+    for episode in plan.supply.episodes(0, None, tally):
+        if episode is not None:
+            writer.add_episode(episode)
+        plan.report(tally.num_steps)
 
 
-def _summary(
-    dataset: OfflineDataset, name: str, source: Source, plan: _Plan, tally: _Tally, options: ImportOptions
-) -> ImportSummary:
+def _write_by_tasks(
+    writer: DatasetWriter, num_episodes: int | None, plan: _Plan, tally: Tally, label: str, run: TaskRunner
+) -> None:
+    """Have tasks find out what all episodes are, and others write the shards."""
+    surveys = []
+    ranges = split_ranges(num_episodes, _SURVEY_TASKS)
+    for part, counts in run(functools.partial(survey_range, plan.supply), ranges, "survey"):
+        surveys.append(part)
+        tally.add(counts)
+        plan.report(tally.num_steps)
+    surveyed = Survey.join(surveys)
+    tally.check(label, surveyed.num_episodes)
+    plan = replace(plan, num_steps=tally.num_steps)
+    num_rows = int(surveyed.row_ends[-1])
+    writer.add_supply(
+        plan.supply, surveyed, run, lambda rows: plan.report(tally.num_steps * (num_rows + rows) // num_rows)
+    )
+
+
+def _summary(dataset: OfflineDataset, name: str, source: Source, plan: _Plan, tally: Tally) -> ImportSummary:
     """Return the facts of the dataset itself, and what it does not tell."""
     facts = dataset.describe()
     shared = {item.name for item in fields(ImportSummary)} & facts.keys()
@@ -221,5 +252,5 @@ def _summary(
         rule=plan.rule,
         dropped=dict(tally.dropped),
         left_out=source.left_out,
-        notes=tuple(tally.notes(dataset.action_space, options)),
+        notes=(*source.notes, *tally.notes(dataset.action_space, plan.supply.options)),
     )

@@ -1,14 +1,17 @@
 """HDF5 files, with errors that name the file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dask_rl.storage.errors import ConfigError, SourceFormatError, explain
+from dask_rl.storage.errors import ConfigError, DaskRLError, SourceFormatError, explain
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 _DAMAGED = "fetch it again: it is damaged or incomplete"
+# What h5py and NumPy raise on bytes that make no sense, absurd sizes among them.
+_UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
 
 
 def is_hdf5_name(path: Path) -> bool:
@@ -33,7 +36,9 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     try:
         with h5py.File(path, "r") as file:
             yield file
-    except (OSError, RuntimeError, KeyError) as error:  # h5py's ways to say that bytes make no sense
+    except DaskRLError:
+        raise
+    except _UNREADABLE as error:
         reason = " ".join(str(error).split())[:160]
         raise SourceFormatError(
             explain(str(path), got=f"unreadable HDF5 ({reason})", allowed="a complete HDF5 file", fix=_DAMAGED)
@@ -55,7 +60,7 @@ def read_dataset(group: Any, key: str, origin: str) -> Any:
                 f"{origin}{group.name.rstrip('/')}/{key}",
                 got="a nested value",
                 allowed="one array",
-                fix="flatten the source first: nested observations and actions are not supported yet",
+                fix="correct the space that the source declares, or flatten its values",
             )
         )
     if found.file.filename != group.file.filename or found.external or found.is_virtual:
@@ -64,3 +69,10 @@ def read_dataset(group: Any, key: str, origin: str) -> Any:
             explain(f"{origin}{found.name}", got=got, allowed="values in this file", fix="copy them into it")
         )
     return found
+
+
+@contextmanager
+def open_hdf5_columns(path: Path) -> Iterator[Callable[[str], Any]]:
+    """Open an HDF5 file and give its datasets by name, not yet read; raises as `open_hdf5` and `read_dataset`."""
+    with open_hdf5(path) as file:
+        yield partial(read_dataset, file, origin=str(path))

@@ -1,11 +1,13 @@
 """Spaces that a source does not declare, from a first pass over its values. Memory: one row of bounds."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from dask_rl.storage.errors import SourceFormatError, explain
+from dask_rl.storage.nested import Columns, flatten, unflatten
 from dask_rl.storage.spaces import infer_box
 
 from .base import Array, RawEpisode, Space
@@ -47,9 +49,26 @@ class ColumnBounds:
             self.high = np.maximum(self.high, wide.max(axis=0, where=finite, initial=-np.inf))
 
 
-def scan(episodes: Iterable[RawEpisode], progress: Callable[[int], None]) -> tuple[ColumnBounds, ColumnBounds, int]:
-    """Return the columns of observations and actions, and the number of steps; `progress` gets the latter."""
-    observations, actions, num_steps = ColumnBounds("observations"), ColumnBounds("actions"), 0
+class FieldBounds:
+    """The bounds of a field: of its only column, or of every part of a nested one by path."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.parts: dict[str, ColumnBounds] = {}
+
+    def add(self, values: Columns) -> None:
+        """Take the rows of one episode into account; parts that the first one lacks are passed over."""
+        columns = flatten(self.name, values)
+        if not self.parts:
+            self.parts = {path: ColumnBounds(path) for path in columns}
+        for path, column in columns.items():
+            if path in self.parts:
+                self.parts[path].add(column)
+
+
+def scan(episodes: Iterable[RawEpisode], progress: Callable[[int], None]) -> tuple[FieldBounds, FieldBounds, int]:
+    """Return the bounds of observations and actions, and the number of steps; `progress` gets the latter."""
+    observations, actions, num_steps = FieldBounds("observations"), FieldBounds("actions"), 0
     for episode in episodes:
         observations.add(episode.observations)
         actions.add(episode.actions)
@@ -58,8 +77,32 @@ def scan(episodes: Iterable[RawEpisode], progress: Callable[[int], None]) -> tup
     return observations, actions, num_steps
 
 
-def observation_space(column: ColumnBounds) -> Space:
+def observation_space(field: FieldBounds) -> Space:
     """Return the space of the observations: bounds are only those of the type, data may exceed what was seen."""
+    return _space(field, _observation_part)
+
+
+def action_space(field: FieldBounds) -> Space:
+    """Return the space of the actions; see RULE."""
+    return _space(field, _action_part)
+
+
+def _space(field: FieldBounds, part_space: Callable[[ColumnBounds], Space]) -> Space:
+    if not field.parts:
+        raise _nothing_seen(field.name)
+    nested: Any = unflatten(field.name, {path: part_space(part) for path, part in field.parts.items()})  # type: ignore[misc]
+    return _composite(nested)
+
+
+def _composite(value: Any) -> Space:
+    """Return a Dict of what is nested; a space is itself."""
+    if isinstance(value, dict):
+        return spaces.Dict({key: _composite(part) for key, part in value.items()})
+    space: Space = value
+    return space
+
+
+def _observation_part(column: ColumnBounds) -> Space:
     shape, kind = _shape(column), column.dtype.kind
     if kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, np.float32)
@@ -72,8 +115,7 @@ def observation_space(column: ColumnBounds) -> Space:
     return infer_box(column.low, column.high, shape, column.dtype)
 
 
-def action_space(column: ColumnBounds) -> Space:
-    """Return the space of the actions; see RULE."""
+def _action_part(column: ColumnBounds) -> Space:
     shape = _shape(column)
     if column.dtype.kind in "iu":
         return _discrete(column, shape)
@@ -89,7 +131,7 @@ def _discrete(column: ColumnBounds, shape: tuple[int, ...]) -> Space:
     if column.low.min(initial=0) < 0:
         raise SourceFormatError(
             explain(
-                "actions",
+                column.name,
                 got=f"integers down to {int(column.low.min())}",
                 allowed="integers from 0 (discrete), or floats (continuous)",
                 fix="name the environment so that its action space is used",
@@ -103,7 +145,11 @@ def _discrete(column: ColumnBounds, shape: tuple[int, ...]) -> Space:
 
 def _shape(column: ColumnBounds) -> tuple[int, ...]:
     if column.shape is None or not np.all(np.isfinite([column.low, column.high])):
-        raise SourceFormatError(
-            explain(column.name, got="no finite values", allowed="at least one episode", fix="check the source")
-        )
+        raise _nothing_seen(column.name)
     return column.shape
+
+
+def _nothing_seen(name: str) -> SourceFormatError:
+    return SourceFormatError(
+        explain(name, got="no finite values", allowed="at least one episode", fix="check the source")
+    )

@@ -1,27 +1,26 @@
-"""Minari datasets in HDF5: `<name>-vN/data/{metadata.json, main_data.hdf5}`, one group an episode."""
+"""Minari datasets: `<name>-vN/data/metadata.json` and the episodes in HDF5, Arrow or Parquet."""
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from dask_rl.storage.errors import DatasetError, SourceFormatError, explain
-from dask_rl.storage.schema import INFO_NAME
+from dask_rl.storage.nested import subspaces
 from dask_rl.storage.spaces import describe_space, space_from_json
 
-from .base import Array, ImportOptions, RawEpisode, Source, Space, flags_at_end
-from .hdf5 import open_hdf5, read_dataset
+from .base import ImportOptions, RawEpisode, Source, Space
+from .minari_arrow import arrow_table
+from .minari_episode import EpisodeTable
+from .minari_hdf5 import MAIN_FILE, hdf5_table
 
-_FILE = "main_data.hdf5"
 _METADATA = "metadata.json"
-_GROUP = re.compile(r"episode_(\d+)")
-_MAX_SEED = np.iinfo(np.int64).max
+_FORMATS = ("hdf5", "arrow", "parquet")
 _RULE = "episodes and flags as stored; an episode that ends without a flag is truncated"
 _REPAIR = "fetch the dataset again"
 
@@ -43,29 +42,49 @@ class MinariImporter:
             allowed = f"a directory with data/{_METADATA}"
             raise SourceFormatError(explain(str(path), got="no Minari dataset", allowed=allowed, fix="check the path"))
         metadata = _read_metadata(folder / _METADATA)
-        if metadata.get("data_format", "hdf5") != "hdf5":
-            got = f"data_format {metadata['data_format']!r}"
-            raise SourceFormatError(explain(str(folder), got=got, allowed="hdf5", fix="export the dataset as hdf5"))
-        file_path = folder / _FILE
-        if not file_path.is_file():
-            raise SourceFormatError(explain(str(file_path), got="no such file", fix=_REPAIR))
-        names, infos, left_out = _list_episodes(file_path, metadata)
+        observations, texts = _space(folder, metadata, "observation_space")
+        actions, _ = _space(folder, metadata, "action_space")
+        table = _table(folder, metadata, {"observations": observations, "actions": actions})
+        wanted = metadata.get("total_episodes", len(table.numbers))
+        if len(table.numbers) != wanted or not table.numbers:
+            got = f"{len(table.numbers)} episodes"
+            raise SourceFormatError(explain(table.origin, got=got, allowed=f"{wanted}, at least 1", fix=_REPAIR))
         minimum, maximum = _number(metadata.get("ref_min_score")), _number(metadata.get("ref_max_score"))
         return Source(
             rule=_RULE,
-            episodes=partial(_read_episodes, file_path, names, infos),
+            episodes=partial(_read_episodes, table),
+            num_episodes=len(table.numbers),
             num_steps=_integer(metadata.get("total_steps")),
-            observation_space=_space(folder, metadata, "observation_space"),
-            action_space=_space(folder, metadata, "action_space"),
+            observation_space=observations,
+            action_space=actions,
             environment=_environment(metadata),
             ref_scores=(minimum, maximum) if minimum is not None and maximum is not None else None,
-            left_out=left_out,
+            left_out=(*table.left_out, *sorted(texts)),
+            notes=table.notes,
         )
+
+
+def _table(folder: Path, metadata: Mapping[str, Any], declared: Mapping[str, Space | None]) -> EpisodeTable:
+    kind = metadata.get("data_format", "hdf5")
+    known = {name: space for name, space in declared.items() if space is not None}
+    if kind == "hdf5":
+        return hdf5_table(folder, known)
+    if kind not in _FORMATS:
+        got, fix = f"data_format {kind!r}", "export the dataset as one of these"
+        raise SourceFormatError(explain(str(folder), got=got, allowed=", ".join(_FORMATS), fix=fix))
+    if len(known) < len(declared):
+        fix = "add them to the metadata: without them the shapes of the values are unknown"
+        raise SourceFormatError(explain(str(folder / _METADATA), got="no spaces", allowed="both spaces", fix=fix))
+    return arrow_table(folder, kind, known)
+
+
+def _read_episodes(table: EpisodeTable, start: int, stop: int | None) -> Iterator[RawEpisode]:
+    return table.read(table.numbers[start:stop])
 
 
 def _data_folder(path: Path) -> Path | None:
     if path.is_file():
-        return path.parent if path.name == _FILE else None
+        return path.parent if path.name == MAIN_FILE else None
     return next((folder for folder in (path / "data", path) if (folder / _METADATA).is_file()), None)
 
 
@@ -92,24 +111,47 @@ def _json_field(metadata: Mapping[str, Any], key: str) -> Any:
         ) from error
 
 
-def _space(folder: Path, metadata: Mapping[str, Any], key: str) -> Space | None:
+def _space(folder: Path, metadata: Mapping[str, Any], key: str) -> tuple[Space | None, frozenset[str]]:
+    """Return a declared space without text in it, and the paths of that text, such as `observations/mission`."""
     described = _json_field(metadata, key)
     if described is None:
-        return None
+        return None, frozenset()
+    field = f"{key.removesuffix('_space')}s"
     try:
         space = space_from_json(described)
     except DatasetError as error:
         raise SourceFormatError(f"{folder / _METADATA}: {key}: {error}") from error
-    if isinstance(space, spaces.Dict | spaces.Tuple | spaces.Text):
+    texts = frozenset(_texts(field, space))
+    kept = _without(field, space, texts)
+    if kept is None or (texts and key == "action_space"):
         raise SourceFormatError(
             explain(
                 f"{folder / _METADATA}: {key}",
                 got=describe_space(space),
-                allowed="Box, Discrete, MultiDiscrete, MultiBinary",
-                fix="flatten the source first: nested observations and actions are not supported yet",
+                allowed="numbers: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them",
+                fix="encode the text first",
             )
         )
-    return space
+    return kept, texts
+
+
+def _texts(path: str, space: Space) -> Iterator[str]:
+    if isinstance(space, spaces.Text):
+        yield path
+    for key, part in (subspaces(space) or {}).items():
+        yield from _texts(f"{path}/{key}", part)
+
+
+def _without(path: str, space: Space, texts: frozenset[str]) -> Space | None:
+    """Return a space without some of its parts; None if nothing is left."""
+    if path in texts:
+        return None
+    parts = subspaces(space)
+    if parts is None or not any(text.startswith(f"{path}/") for text in texts):
+        return space
+    kept = {key: _without(f"{path}/{key}", part, texts) for key, part in parts.items()}
+    left = {key: part for key, part in kept.items() if part is not None}
+    return spaces.Dict(left) if left else None
 
 
 def _environment(metadata: Mapping[str, Any]) -> str | None:
@@ -126,83 +168,3 @@ def _number(value: Any) -> float | None:
 def _integer(value: Any) -> int | None:
     """Return a whole number, None for anything else: Minari also writes the text "None"."""
     return int(value) if isinstance(value, int | np.integer) else None
-
-
-def _list_episodes(path: Path, metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, str], tuple[str, ...]]:
-    """Return the episodes' groups in the order of their numbers, {name: path} of the infos, and those left out.
-
-    Only numeric infos that all episodes have, in one shape and type, can be kept.
-    """
-    with open_hdf5(path) as file:
-        numbered = sorted((int(match[1]), name) for name in file if (match := _GROUP.fullmatch(name)))
-        names = [name for _, name in numbered]
-        wanted = metadata.get("total_episodes", len(names))
-        if len(names) != wanted or not names:
-            got = f"{len(names)} episodes"
-            raise SourceFormatError(explain(str(path), got=got, allowed=f"{wanted}, at least 1", fix=_REPAIR))
-        infos = _infos(file[names[0]])
-        seen = set(infos)
-        for name in names[1:]:
-            other = _infos(file[name])
-            seen |= other.keys()
-            infos = {key: kind for key, kind in infos.items() if other.get(key) == kind}
-        kept = {key: kind.path for key, kind in infos.items() if kind.usable}
-        return names, kept, tuple(sorted(f"infos/{key}" for key in seen - kept.keys()))
-
-
-class _Info(NamedTuple):
-    path: str
-    row_shape: tuple[int, ...]
-    dtype: str
-    usable: bool
-    """Whether it holds numbers, one or more a row, under a name that a dataset can have."""
-
-
-def _infos(group: Any) -> dict[str, _Info]:
-    """Return an episode's infos by name; nested names are joined by dots."""
-    found: dict[str, _Info] = {}
-
-    def visit(path: str, item: Any) -> None:
-        name, shape = path.replace("/", "."), getattr(item, "shape", None)
-        if hasattr(item, "dtype"):
-            usable = bool(shape) and item.dtype.kind in "biuf" and INFO_NAME.fullmatch(name) is not None
-            found[name] = _Info(f"infos/{path}", tuple(shape or ())[1:], item.dtype.str, usable)
-
-    if "infos" in group:
-        group["infos"].visititems(visit)
-    return found
-
-
-def _read_episodes(path: Path, names: list[str], infos: Mapping[str, str]) -> Iterator[RawEpisode]:
-    with open_hdf5(path) as file:
-        for name in names:
-            group = file[name]
-            columns = {
-                key: read_dataset(group, key, str(path))[()]
-                for key in ("observations", "actions", "rewards", "terminations", "truncations")
-            }
-            yield _episode(
-                path, group, columns, {key: read_dataset(group, where, str(path))[()] for key, where in infos.items()}
-            )
-
-
-def _episode(path: Path, group: Any, columns: Mapping[str, Array], infos: Mapping[str, Array]) -> RawEpisode:
-    num_steps = len(columns["rewards"])
-    terminations = columns["terminations"].astype(bool)
-    truncations = columns["truncations"].astype(bool)
-    if len(terminations) == len(truncations) == num_steps and not (terminations | truncations).any():
-        truncations = flags_at_end(num_steps, True)
-    seed = _integer(group.attrs.get("seed"))
-    return RawEpisode(
-        origin=str(path),
-        id=int(group.name.rpartition("_")[2]),
-        observations=columns["observations"],
-        actions=columns["actions"],
-        rewards=columns["rewards"],
-        terminations=terminations,
-        truncations=truncations,
-        # T+1 rows: the first came from the reset, row t+1 belongs to step t
-        infos={key: column[max(0, len(column) - num_steps) :] for key, column in infos.items()},
-        has_final_observation=len(columns["observations"]) != num_steps,
-        seed=seed if seed is not None and 0 <= seed <= _MAX_SEED else None,
-    )

@@ -15,12 +15,12 @@ _MIN_ROWS_TO_JUDGE = 8
 
 
 def order_episodes(
-    observations: Array, next_observations: Array | None, times: Array | None, done: Array, origin: str
+    observations: Array | None, next_observations: Array | None, times: Array | None, done: Array, origin: str
 ) -> list[Array]:
     """Return one array of row numbers for each episode among rows that share an id.
 
     Args:
-        observations: (rows, …).
+        observations: (rows, …); not needed where `times` decide, or there are no next observations.
         next_observations: (rows, …) or None.
         times: (rows,) step numbers or None.
         done: (rows,) bool, the last row of an episode.
@@ -29,7 +29,7 @@ def order_episodes(
     Raises:
         SourceFormatError: there is nothing to order the rows by.
     """
-    num_rows = len(observations)
+    num_rows = len(done)
     order = np.arange(num_rows)
     if times is not None:
         times = times.reshape(-1)
@@ -37,7 +37,7 @@ def order_episodes(
             order = np.argsort(times, kind="stable")
         linked = np.diff(times[order]) == 1
         return _judged(_split(order, linked & ~done[order][:-1]), done, origin)
-    if next_observations is None:
+    if observations is None or next_observations is None:
         return _split(order, ~done[:-1])
     first = observations.reshape(num_rows, -1)
     after = next_observations.reshape(num_rows, -1)

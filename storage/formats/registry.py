@@ -6,11 +6,18 @@ from dask_rl.storage.errors import ConfigError, DatasetNotFoundError, SourceForm
 
 from .base import Importer
 from .d3rlpy import D3rlpyImporter
+from .d4rl import D4rlImporter
 from .minari import MinariImporter
+from .npz import NpzImporter
+from .replay_buffer import ReplayBufferImporter
 from .rllib import RllibImporter
 
 IMPORTERS: dict[str, Importer] = {
-    importer.name: importer for importer in (MinariImporter(), D3rlpyImporter(), RllibImporter())
+    importer.name: importer
+    for importer in (
+        *(MinariImporter(), D3rlpyImporter(), D4rlImporter()),
+        *(ReplayBufferImporter(), NpzImporter(), RllibImporter()),
+    )
 }
 
 

@@ -1,4 +1,4 @@
-"""RLlib's recorded experiences: SampleBatch JSON lines, and Parquet with one row a step."""
+"""RLlib's recorded experiences: SampleBatch JSON lines, and Parquet with one row a step or one packed episode a row."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 from dask_rl.storage.errors import SourceFormatError, explain
 
 from .base import ImportOptions, Source
+from .rllib_episodes import ITEM, episode_source
 from .rllib_json import JSON_SUFFIXES, JsonTable, looks_like_sample_batches
-from .rllib_parquet import PARQUET_SUFFIXES, ParquetTable
+from .rllib_parquet import PARQUET_SUFFIXES, ParquetTable, column_names
 from .rllib_rows import Table, make_source
 
 
@@ -29,6 +30,8 @@ class RllibImporter:
             raise SourceFormatError(
                 explain(str(path), got=got, allowed="files of one kind", fix="name the file or directory to read")
             )
+        if parquet and ITEM in column_names(parquet[0]):
+            return episode_source(parquet)
         table: Table = ParquetTable(parquet) if parquet else JsonTable(json_files)
         return make_source(table, str(path))
 

@@ -98,6 +98,9 @@ class _LineReader:
         self._open_files = ExitStack()
         weakref.finalize(self, self._open_files.close)
 
+    def __reduce__(self) -> tuple[type["_LineReader"], tuple[()]]:
+        return _LineReader, ()  # another process opens the files itself
+
     def read(self, line: _Line) -> bytes:
         """Return one line."""
         with _explained(line.path):

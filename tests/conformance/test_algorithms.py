@@ -9,17 +9,37 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from algorithm_cases import CASES, COMPILED, UNSUPPORTED, checked_losses, noise_for, relative
+from algorithm_cases import (
+    CASES,
+    COMPILED,
+    COMPILED_OTHERS,
+    OTHERS,
+    UNSUPPORTED,
+    checked_losses,
+    noise_for,
+    relative,
+)
 from jaxtyping import TypeCheckError
-from learner_cases import ACTIONS, OBSERVATIONS, ShardedSource, gradients, make_batch, make_learner, update, weights
+from learner_cases import (
+    ACTIONS,
+    OBSERVATIONS,
+    ShardedSource,
+    gradients,
+    make_batch,
+    make_learner,
+    observation_space,
+    update,
+    weights,
+)
 from learner_peers import run_in_threads
 
 from dask_rl.learners.algorithms.registry import algorithm_names, build_algorithm, get_algorithm, parse_algorithm
-from dask_rl.learners.batch import DEFAULT_MODULE_ID, num_rows, split_batch
+from dask_rl.learners.batch import DEFAULT_MODULE_ID, num_rows, observations_of, split_batch
 from dask_rl.learners.module import RLModuleSpec
 from dask_rl.learners.policy import Policy
 from dask_rl.learners.request import UpdateRequest
 from dask_rl.storage.errors import ConfigError
+from dask_rl.storage.nested import unflatten
 
 all_cases = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -42,13 +62,16 @@ def test_every_registered_algorithm_is_here():
 def test_builds_and_acts_inside_its_space(case):
     learner = make_learner(case.settings, case.kind, precision="fp32")
     module = learner.module[DEFAULT_MODULE_ID]
-    observations = 5 * torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    batch = make_batch(case.kind, 6, dtype=torch.float32)
+    batch = {name: 5 * tensor if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
+    observations = observations_of(batch)
     assert module.forward_inference(observations).shape == (6, *ACTIONS[case.kind].shape)
     inference = module.get_state(inference_only=True)
     assert set(inference) <= set(module.state_dict())
-    spec = RLModuleSpec(OBSERVATIONS, ACTIONS[case.kind])
+    spec = RLModuleSpec(observation_space(case.kind), ACTIONS[case.kind])
     policy = Policy(spec, learner.config.algorithm, inference)
-    for action, raw in zip(policy(observations.numpy()), module.forward_inference(observations), strict=True):
+    seen = unflatten("observations", {path: tensor.numpy() for path, tensor in batch.items()})
+    for action, raw in zip(policy(seen), module.forward_inference(observations), strict=True):
         assert ACTIONS[case.kind].contains(action)
         np.testing.assert_allclose(action, raw.detach().numpy(), rtol=1e-6)
     assert not any(isinstance(part, torch.nn.Dropout) for part in module.modules())
@@ -60,14 +83,15 @@ def test_builds_and_acts_inside_its_space(case):
     [
         RLModuleSpec(OBSERVATIONS, gymnasium.spaces.MultiDiscrete([2, 3])),
         RLModuleSpec(OBSERVATIONS, gymnasium.spaces.Box(0, 5, (2,), np.int64)),
-        RLModuleSpec(gymnasium.spaces.Dict({"x": OBSERVATIONS}), ACTIONS["continuous"]),
-        RLModuleSpec(gymnasium.spaces.Discrete(4), ACTIONS["discrete"]),
+        RLModuleSpec(OBSERVATIONS, gymnasium.spaces.Dict({"x": ACTIONS["continuous"]})),
+        RLModuleSpec(gymnasium.spaces.Text(4), ACTIONS["discrete"]),
+        RLModuleSpec(gymnasium.spaces.Dict({"x": gymnasium.spaces.Text(4)}), ACTIONS["continuous"]),
     ],
     ids=lambda spec: f"{type(spec.observation_space).__name__}-{type(spec.action_space).__name__}",
 )
 def test_refuses_other_spaces(name, spec):
     algorithm = build_algorithm(parse_algorithm({"name": name}))
-    with pytest.raises(ConfigError, match=r"space: got .*; allowed: .*; .+\.$"):
+    with pytest.raises(ConfigError, match=r"space.*: got .*; allowed: .*; .+\.$"):
         algorithm.build_module(spec)
     for kind in UNSUPPORTED[name]:
         with pytest.raises(ConfigError, match=r"action space: got .*; allowed: .*; .+\.$"):
@@ -177,6 +201,13 @@ def test_bfloat16_is_near(case):
     assert relative(near.flat.grad, exact.flat.grad) < 0.05
 
 
+def poison(batch, rows):
+    """Put what must not be read into next observations: NaN, or where there is none other values."""
+    for name, tensor in batch.items():
+        if name.startswith("next_observations"):
+            tensor[rows] = torch.nan if tensor.is_floating_point() else 1 - tensor[rows]
+
+
 @all_cases
 def test_a_next_observation_that_is_not_real_is_never_read(case):
     learner = make_learner(case.settings, case.kind)
@@ -184,7 +215,7 @@ def test_a_next_observation_that_is_not_real_is_never_read(case):
     batch["next_valid"][::3] = False
     noise = noise_for(learner, 12)
     clean = gradients(learner, batch, noise)
-    batch["next_observations"][~batch["next_valid"]] = torch.nan
+    poison(batch, ~batch["next_valid"])
     poisoned = gradients(learner, batch, noise)
     for key, value in clean.items():
         assert torch.isfinite(value).all()
@@ -244,24 +275,32 @@ def test_losses_are_scalars_and_wrong_shapes_are_refused(case):
     learner = make_learner(case.settings, case.kind)
     batch = make_batch(case.kind, 7)
     algorithm = learner.algorithms[DEFAULT_MODULE_ID]
+
+    def check(phase, batch):
+        names = ("observations", "actions", "rewards", "terminations", "next_observations", "next_valid")
+        fields = {name: batch.get(name) for name in names}
+        if case.kind in OTHERS:  # images have more axes than (B, obs); nested ones are in the batch only
+            fields |= {"observations": None, "next_observations": None}
+        module = learner.module[DEFAULT_MODULE_ID]
+        return checked_losses(algorithm, module, noise_for(learner, 7), phase, batch, **fields)
+
     for phase in algorithm.phases():
-        arguments = (algorithm, learner.module[DEFAULT_MODULE_ID], noise_for(learner, 7), phase)
-        assert checked_losses(*arguments, **batch)
+        assert check(phase, batch)
         with pytest.raises(TypeCheckError):
-            checked_losses(*arguments, **{**batch, "rewards": batch["rewards"][:, None]})
+            check(phase, {**batch, "rewards": batch["rewards"][:, None]})
     for name in ("rewards", "terminations", "next_valid"):
         with pytest.raises(ConfigError, match=rf"batch: {name}: got shape \(7, 1\); allowed: \(B,\)"):
             update(learner, {**batch, name: batch[name][:, None]})
     for name in algorithm.required_fields:
         with pytest.raises(ConfigError, match=f"batch: got no {name}; allowed"):
-            update(learner, {other: tensor for other, tensor in batch.items() if other != name})
+            update(learner, {other: tensor for other, tensor in batch.items() if other.partition("/")[0] != name})
     with pytest.raises(ConfigError, match="tensors of one length"):
         update(learner, {**batch, "actions": batch["actions"][:5]})
     assert learner.step == 0
     assert num_rows(batch) == 7
 
 
-@all_cases
+@pytest.mark.parametrize("case", [case for case in CASES if case.kind not in OTHERS], ids=str)
 def test_observations_of_any_number_of_axes(case):
     learner = make_learner(case.settings, case.kind)
     batch = make_batch(case.kind, 5)
@@ -275,7 +314,9 @@ def test_observations_of_any_number_of_axes(case):
 # torch's compiler uses what torch has deprecated.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("case", COMPILED, ids=str)
+@pytest.mark.parametrize(
+    "case", [*COMPILED, *(pytest.param(case, marks=pytest.mark.storm) for case in COMPILED_OTHERS)], ids=str
+)
 def test_compiled_and_eager_agree(case):
     settings = {**case.settings, "learning_rate": 1e-3}
     eager, compiled = (make_learner(settings, case.kind, precision="fp32", compile=c) for c in ("off", "on"))

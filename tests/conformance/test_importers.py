@@ -2,20 +2,27 @@
 
 import json
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import h5py
+import msgpack
 import numpy as np
 import pyarrow
 import pyarrow.parquet as pq
 import pytest
+import zarr
+import zarr.storage
+from minari.data_collector.episode_buffer import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, DatasetError, InvalidDataError, SourceFormatError
-from dask_rl.storage.formats import IMPORTERS, ImportOptions, detect_format, import_dataset
+from dask_rl.storage.formats import IMPORTERS, ImportOptions, detect_format, get_importer, import_dataset
 
 LENGTHS = (4, 6, 3)
 TERMINATED = (True, False, True)
@@ -116,12 +123,136 @@ def write_minari(folder: Path, episodes: list[Columns]) -> Path:
     return data.parent
 
 
+def write_minari_arrow(folder: Path, episodes: list[Columns]) -> Path:
+    return write_with_minari(folder, episodes, "arrow")
+
+
+def write_minari_parquet(folder: Path, episodes: list[Columns]) -> Path:
+    return write_with_minari(folder, episodes, "parquet")
+
+
+def write_with_minari(folder: Path, episodes: list[Columns], kind: str) -> Path:
+    """What the library itself writes."""
+    box, data = gymnasium.spaces.Box, folder / "name-v0/data"
+    data.parent.mkdir()
+    actions = box(-1, 1, episodes[0].actions.shape[1:])
+    storage = MinariStorage.new(data, box(-np.inf, np.inf, (3,)), actions, data_format=kind)
+    for number, episode in enumerate(episodes):
+        last = np.arange(len(episode.rewards)) == len(episode.rewards) - 1
+        buffer = EpisodeBuffer(
+            id=number,
+            observations=episode.observations,
+            actions=episode.actions,
+            rewards=episode.rewards,
+            terminations=last & episode.terminated,
+            truncations=last & (not episode.terminated),
+        )
+        storage.update_episodes([buffer])
+    return data.parent
+
+
+def pack_array(value: Any) -> Any:
+    """As msgpack-numpy packs arrays."""
+    return {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"shape": value.shape, b"data": value.tobytes()}
+
+
+def write_rllib_episodes(folder: Path, episodes: list[Columns]) -> Path:
+    items = []
+    for number, episode in enumerate(episodes):
+        columns = {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
+        # a lookback of one row, which belongs to the chunk before
+        state = {
+            name: {"data": np.concatenate([np.zeros_like(column[:1]), column]), "lookback": 1}
+            for name, column in columns.items()
+        }
+        state |= {"id_": f"{number:x}", "is_terminated": episode.terminated, "is_truncated": False}
+        items.append(msgpack.packb(state, default=pack_array))
+    path = folder / "0.parquet"
+    pq.write_table(pyarrow.table({"item": items}), path, row_group_size=2)
+    return path
+
+
+def flat_columns(episodes: list[Columns], num_rows: int) -> dict[str, np.ndarray]:
+    """T or T+1 rows an episode, of which actions and rewards fill T."""
+
+    def rows(column: np.ndarray, length: int) -> np.ndarray:
+        return np.concatenate([column, np.zeros((1, *column.shape[1:]), column.dtype)])[: length + num_rows]
+
+    lengths = [len(e.rewards) for e in episodes]
+    return {
+        "observations": np.concatenate(
+            [e.observations[: n + num_rows] for e, n in zip(episodes, lengths, strict=True)]
+        ),
+        "actions": np.concatenate([rows(e.actions, n) for e, n in zip(episodes, lengths, strict=True)]),
+        "rewards": np.concatenate([rows(e.rewards, n) for e, n in zip(episodes, lengths, strict=True)]),
+        "ends": np.concatenate([np.arange(n + num_rows) == n - 1 + num_rows for n in lengths]),
+        "terminals": np.concatenate(
+            [(np.arange(n + num_rows) == n - 1) & e.terminated for e, n in zip(episodes, lengths, strict=True)]
+        ),
+    }
+
+
+def write_d4rl(folder: Path, episodes: list[Columns]) -> Path:
+    columns, path = flat_columns(episodes, 0), folder / "hopper.hdf5"
+    columns["timeouts"] = columns.pop("ends") & ~columns["terminals"]
+    with h5py.File(path, "w") as file:
+        for name, column in columns.items():
+            file[name] = column
+    return path
+
+
+def write_ogbench(folder: Path, episodes: list[Columns]) -> Path:
+    columns, path = flat_columns(episodes, 1), folder / "play-v0.npz"
+    masks = 1.0 - columns.pop("terminals")
+    np.savez_compressed(path, terminals=columns.pop("ends"), masks=masks, **columns)
+    return path
+
+
+def write_imitation(folder: Path, episodes: list[Columns]) -> Path:
+    path = folder / "rollouts.npz"
+    np.savez(
+        path,
+        obs=np.concatenate([e.observations for e in episodes]),
+        acts=np.concatenate([e.actions for e in episodes]),
+        rews=np.concatenate([e.rewards for e in episodes]),
+        terminal=[e.terminated for e in episodes],
+        indices=np.cumsum([len(e.rewards) for e in episodes])[:-1],
+    )
+    return path
+
+
+def write_replay_buffer(folder: Path, episodes: list[Columns]) -> Path:
+    return write_group(zarr.storage.LocalStore(folder / "buffer.zarr"), episodes, folder / "buffer.zarr")
+
+
+def write_replay_buffer_zip(folder: Path, episodes: list[Columns]) -> Path:
+    return write_group(
+        zarr.storage.ZipStore(folder / "buffer.zarr.zip", mode="w"), episodes, folder / "buffer.zarr.zip"
+    )
+
+
+def write_group(store: Any, episodes: list[Columns], path: Path) -> Path:
+    columns, root = flat_columns(episodes, 0), zarr.create_group(store, zarr_format=2)
+    for name, column in {"obs": "observations", "action": "actions", "reward": "rewards"}.items():
+        array = root.create_array(
+            f"data/{name}", shape=columns[column].shape, chunks=(5, *columns[column].shape[1:]), dtype="f4"
+        )
+        array[:] = columns[column]
+    ends = root.create_array("meta/episode_ends", shape=(3,), dtype="i8")
+    ends[:] = np.cumsum([len(e.rewards) for e in episodes])
+    store.close()
+    return path
+
+
 @dataclass
 class Case:
     name: str
     write: Callable[[Path, list[Columns]], Path]
     has_final_observation: bool
     data_file: Callable[[Path], Path]  # the file whose bytes are the data
+    has_terminations: bool = True
+    declares_spaces: bool = False
+    named: str | None = None  # what messages call the file, if not by its name
 
 
 CASES = {
@@ -130,6 +261,18 @@ CASES = {
     "d3rlpy-v1": Case("d3rlpy", write_d3rlpy_v1, False, lambda p: p),
     "d3rlpy-v2": Case("d3rlpy", write_d3rlpy_v2, False, lambda p: p),
     "minari": Case("minari", write_minari, True, lambda p: p / "data/main_data.hdf5"),
+    "minari-arrow": Case("minari", write_minari_arrow, True, lambda p: p / "data/1/part-0.arrow", declares_spaces=True),
+    "minari-parquet": Case(
+        "minari", write_minari_parquet, True, lambda p: p / "data/1/part-0.parquet", declares_spaces=True
+    ),
+    "rllib-episodes": Case("rllib", write_rllib_episodes, True, lambda p: p),
+    "d4rl": Case("d4rl", write_d4rl, False, lambda p: p),
+    "npz-ogbench": Case("npz", write_ogbench, True, lambda p: p),
+    "npz-imitation": Case("npz", write_imitation, True, lambda p: p),
+    "zarr-v2": Case(
+        *("zarr-v2", write_replay_buffer, False, lambda p: p / "data/obs/1.0"), has_terminations=False, named="data/obs"
+    ),
+    "zarr-v2-zip": Case("zarr-v2", write_replay_buffer_zip, False, lambda p: p, has_terminations=False),
 }
 
 
@@ -174,14 +317,15 @@ def test_content_spaces_and_summary(case: Case, folder: Path) -> None:
             np.testing.assert_array_equal(got.observations, last)
             np.testing.assert_array_equal(got.actions, wanted.actions)
             np.testing.assert_array_equal(got.rewards, wanted.rewards)
-            assert (got.terminated, got.truncated) == (wanted.terminated, not wanted.terminated)
+            terminated = wanted.terminated and case.has_terminations
+            assert (got.terminated, got.truncated) == (terminated, not terminated)
             assert got.has_final_observation == case.has_final_observation
             assert got.observations.dtype == got.rewards.dtype == np.float32
         assert dataset.observation_space.shape == (3,)
         assert summary.content_hash == dataset.content_hash
         dataset.verify(deep=True)
     assert (summary.num_steps, summary.num_episodes) == (13, 3)
-    assert (summary.num_terminated, summary.num_truncated) == (2, 1)
+    assert (summary.num_terminated, summary.num_truncated) == ((2, 1) if case.has_terminations else (0, 3))
     returns = [float(e.rewards.sum(dtype=np.float64)) for e in episodes]
     assert summary.return_mean == pytest.approx(np.mean(returns))
     assert (summary.return_min, summary.return_max) == pytest.approx((min(returns), max(returns)))
@@ -190,14 +334,25 @@ def test_content_spaces_and_summary(case: Case, folder: Path) -> None:
     assert summary.dropped == {}
     done = [steps for steps, _ in seen]
     assert done == sorted(done)
-    assert seen[-1] == (26, 26)
+    assert seen[-1] == ((13, 13) if case.declares_spaces else (26, 26))
 
 
 def test_time_limit_turns_terminations_into_truncations(case: Case, folder: Path) -> None:
     path = write(case, folder, make_columns())
     summary = import_dataset(path, folder / "dest/d.zarr", options=ImportOptions(max_episode_steps=4))
-    assert (summary.num_terminated, summary.num_truncated) == (1, 2)
+    assert (summary.num_terminated, summary.num_truncated) == ((1, 2) if case.has_terminations else (0, 3))
     assert "4 steps" in summary.rule
+
+
+def test_ranges_of_a_pickled_source(case: Case, folder: Path) -> None:
+    """What a process reads that gets the source with a range of episodes."""
+    episodes = make_columns()
+    source = get_importer(case.name).read(write(case, folder, episodes), ImportOptions())
+    assert source.num_episodes == len(episodes)
+    read = pickle.loads(pickle.dumps(source.episodes))  # noqa: S301
+    for start, stop in ((0, None), (1, None), (2, 3), (1, 2), (0, 1), (3, None), (1, 1)):
+        got = [episode.rewards.reshape(-1).tolist() for episode in read(start, stop)]
+        assert got == [episode.rewards.tolist() for episode in episodes[start:stop]]
 
 
 @pytest.mark.parametrize("field", ["observations", "actions", "rewards"])
@@ -276,7 +431,7 @@ def test_a_cut_off_file_is_named_and_nothing_is_left(case: Case, folder: Path) -
     path = write(case, folder, make_columns())
     file = case.data_file(path)
     os.truncate(file, file.stat().st_size * 2 // 3)
-    with pytest.raises(SourceFormatError, match=file.name) as caught:
+    with pytest.raises(SourceFormatError, match=case.named or file.name) as caught:
         import_dataset(path, folder / "dest/d.zarr")
     assert "\n" not in str(caught.value)
     assert_nothing_left(folder)

@@ -49,3 +49,7 @@ def test_check_batch_names_what_is_wrong():
         check_batch(batch, ("actions", "rewards"))
     with pytest.raises(ConfigError, match=r"batch: mask: got shape \(3, 1\); allowed: \(B,\)"):
         check_batch({**batch, "mask": torch.ones(3, 1)}, ("rewards",))
+    sequences = {"rewards": torch.zeros(3, 5), "sequence_mask": torch.ones(3, 5, dtype=torch.bool)}
+    check_batch(sequences, ("rewards",))
+    with pytest.raises(ConfigError, match=r"batch: rewards: got shape \(3,\); allowed: \(B, L\)"):
+        check_batch({**sequences, "rewards": torch.zeros(3)}, ("rewards",))

@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.testing as npt
 import pytest
-from learner_cases import make_batch, make_learner, weights
+import torch
+from learner_cases import make_batch, make_learner, update, weights
 from learner_peers import run_in_threads
 
 from dask_rl.learners.request import UpdateRequest
@@ -11,6 +12,7 @@ from dask_rl.learners.splitting import plan_episode_update
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError
 from dask_rl.storage.multi_agent_episode import MultiAgentEpisode
+from dask_rl.storage.nested import unflatten
 
 MODULES = ("a", "b", "rare")
 
@@ -94,3 +96,25 @@ def test_an_agent_of_an_unknown_module_is_refused():
     learner = make_learner({"name": "bc"}, modules=("a",))
     with pytest.raises(ConfigError, match=r"unknown modules \['b', 'rare'\]"):
         learner.run(requests(1)[0])
+
+
+@pytest.mark.parametrize("kind", ["continuous-nested", "discrete-images"])
+def test_nested_episodes_and_images_teach_what_their_rows_do(kind):
+    batch = make_batch(kind, 9)
+    seen = {path: tensor.numpy() for path, tensor in batch.items()}
+    flags = np.zeros(8, bool)
+    ends = np.arange(8) == 7
+    actions = seen["actions"][:-1]
+    episode = Episode(unflatten("observations", seen), actions, seen["rewards"][:-1], ends, flags)
+    plan = plan_episode_update([episode], 1, 1, None, lookback=0, discount_of=lambda _: 0.9)
+    by_episode, by_rows = (make_learner({"name": "iql"}, kind) for _ in range(2))
+    by_episode.run(UpdateRequest(1, episodes=plan.shares[0], num_minibatches=plan.num_minibatches))
+    rows = {name: tensor[:-1] for name, tensor in batch.items() if not name.startswith("next_")}
+    rows |= {f"next_{path}": batch[path][1:] for path in batch if path.startswith("observations")}
+    rows |= {"next_valid": torch.ones(8, dtype=torch.bool), "terminations": torch.from_numpy(ends).double()}
+    update(by_rows, rows)
+    mine, theirs = weights(by_episode), weights(by_rows)
+    assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+    assert not np.array_equal(
+        mine["value.layers.0.weight"], weights(make_learner({"name": "iql"}, kind))["value.layers.0.weight"]
+    )

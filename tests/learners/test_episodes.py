@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -123,3 +125,40 @@ def test_what_is_no_episode_is_refused():
 
 def test_no_episodes_are_no_batches():
     assert multi_batch_from_episodes([], torch.float32, lambda _: 1.0) == {}
+
+
+def nested_episode(length, tag):
+    plain = tagged_episode(length, tag)
+    image = np.full((length + 1, 4, 4, 1), tag, np.uint8)
+    image[:, 0, 0, 0] = np.arange(length + 1)
+    return replace(
+        plain,
+        observations={"camera": image, "pose": {"0": plain.observations, "1": np.arange(length + 1)}},
+        actions={"arm": plain.actions},
+    )
+
+
+def test_nested_observations_and_actions_become_one_tensor_a_part():
+    episodes = [nested_episode(3, 1), nested_episode(2, 2)]
+    batch = multi_batch_from_episodes(episodes, torch.float64, lambda _: 0.5)[DEFAULT_MODULE_ID]
+    plain = multi_batch_from_episodes([tagged_episode(3, 1), tagged_episode(2, 2)], torch.float64, lambda _: 0.5)
+    for mine, theirs in (
+        ("observations/pose/0", "observations"),
+        ("next_observations/pose/0", "next_observations"),
+        ("actions/arm", "actions"),
+        ("returns_to_go", "returns_to_go"),
+    ):
+        assert torch.equal(batch[mine], plain[DEFAULT_MODULE_ID][theirs])
+    assert batch["observations/camera"].dtype == torch.uint8
+    assert batch["next_observations/camera"][:, 0, 0, 0].tolist() == [1, 2, 3, 1, 2]
+    assert batch["observations/pose/1"].tolist() == [0, 1, 2, 0, 1]
+    assert num_rows(batch) == 5
+    hands = share_out(episodes, 2, lookback=1, discount_of=lambda _: 0.5)
+    parts = [multi_batch_from_episodes(hand, torch.float64, lambda _: 0.5)[DEFAULT_MODULE_ID] for hand in hands]
+    assert sum(num_rows(part) for part in parts) == 5
+    assert sorted(row for part in parts for row in part["observations/pose/1"].tolist()) == [0, 0, 1, 1, 2]
+
+
+def test_parts_that_only_some_episodes_have_are_named():
+    with pytest.raises(ConfigError, match=r"'default_module': observations/camera: got 1 of 2 without it"):
+        multi_batch_from_episodes([nested_episode(2, 1), tagged_episode(2)], torch.float32, lambda _: 1.0)

@@ -10,6 +10,7 @@ from torch import nn
 from dask_rl.learners.algorithm import OptimizerSpec
 from dask_rl.learners.batch import split_batch
 from dask_rl.learners.collective import RendezvousStore
+from dask_rl.learners.gradients import repeatable
 from dask_rl.learners.learner import Learner
 from dask_rl.learners.schedules import Constant
 
@@ -132,3 +133,12 @@ class MaskedRowValue(PlainStep):
     def compute_losses(self, module_id, batch, noise, phase):
         total = sum(p.sum() for p in self.module[module_id].parameters())
         return {"row_loss": (batch["rewards"] * batch["mask"] * total).sum()}
+
+
+def test_convolutions_on_gpus_are_told_to_give_the_same_bits():
+    before = torch.backends.cudnn.deterministic
+    with repeatable("cpu"):
+        assert torch.backends.cudnn.deterministic == before
+    with repeatable("cuda"):
+        assert torch.backends.cudnn.deterministic
+    assert torch.backends.cudnn.deterministic == before

@@ -60,7 +60,7 @@ class NumpyIQL:
 
     def critic_loss(self, p, b):
         next_value = self.value(p, b["s'"])[0]
-        y = b["r"] + DISCOUNT * np.where((b["d"] == 0) & b["next_valid"], next_value, 0)
+        y = b["r"] + b["discounts"] * np.where((b["d"] == 0) & b["next_valid"], next_value, 0)
         known = b["mask"] * ((b["d"] == 1) | b["next_valid"])  # cut off without s': the target is unknown
         q, layers, tapes, outs, column = self.critics(p, "critic", b)
         by_member = []
@@ -103,6 +103,7 @@ class NumpyIQL:
         return {
             "s": b["observations"], "a": actions, "r": b["rewards"], "d": b["terminations"], "mask": mask,
             "s'": b["next_observations"], "next_valid": b["next_valid"], "n": mask.sum(),
+            "discounts": b.get("discounts", DISCOUNT),
         }  # fmt: skip
 
 
@@ -155,6 +156,19 @@ def test_whole_updates_are_those_of_the_paper(kind, order):
     other = NumpyIQL(weights(learner), discrete=kind == "discrete", sequential=order == "sequential")
     for seed in range(4):
         batch = make_batch(kind, 11, seed)
+        update(learner, batch)
+        other.update(batch)
+        assert_same(learner, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_discounts_of_several_steps_stand_in_for_the_discount(kind):
+    learner = make_learner(SETTINGS, kind)
+    part_ways(learner)
+    other = NumpyIQL(weights(learner), discrete=kind == "discrete")
+    for seed in range(2):
+        batch = make_batch(kind, 11, seed)
+        batch["discounts"] = DISCOUNT ** torch.arange(11, dtype=torch.float64)
         update(learner, batch)
         other.update(batch)
         assert_same(learner, other)

@@ -209,3 +209,21 @@ def test_every_phase_of_the_first_step_may_take_as_long_as_compiling_does():
     update(learner, make_batch("continuous", 6), make_batch("continuous", 6))
     exchanges = len(collective.calls) // 2
     assert collective.calls == ["exchange"] * exchanges + [7] + ["exchange"] * exchanges
+
+
+def test_images_stay_bytes_until_a_network_takes_them_and_other_bytes_become_floats():
+    learner = make_learner({"name": "bc"}, "discrete-images")
+    images = make_batch("discrete-images", 4)
+    assert learner._cast(images)["observations"] is images["observations"]
+    numbers = {"observations": torch.arange(6, dtype=torch.uint8).reshape(2, 3)}
+    assert learner._cast(numbers)["observations"].dtype == torch.float64
+    nested = make_batch("continuous-nested", 4)
+    cast = learner._cast(
+        {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in nested.items()}
+    )
+    assert cast["observations/pose/0"].dtype == torch.float64
+    assert {cast[f"observations/{path}"].dtype for path in ("camera", "flags", "pose/1")} == {
+        torch.uint8,
+        torch.int8,
+        torch.int64,
+    }

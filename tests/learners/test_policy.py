@@ -4,10 +4,13 @@ import numpy.testing as npt
 import pytest
 import torch
 from distributed.protocol import deserialize, serialize
-from learner_cases import ACTIONS, OBSERVATIONS, make_learner
+from learner_cases import ACTIONS, OBSERVATIONS, make_learner, observation_space
 
+from dask_rl.learners.batch import observations_of
 from dask_rl.learners.module import RLModuleSpec
 from dask_rl.learners.policy import Policy
+from dask_rl.storage.errors import InvalidDataError
+from dask_rl.storage.nested import flatten, stack_elements
 from dask_rl.storage.transforms import Normalize
 
 
@@ -83,3 +86,54 @@ def test_building_one_takes_none_of_torchs_random_numbers():
     torch.manual_seed(3)
     make_policy("continuous")
     assert torch.equal(torch.rand(2), expected)
+
+
+def nested_policy(normalize=None):
+    kind = "continuous-nested"
+    learner = make_learner({"name": "iql"}, kind, precision="fp32")
+    weights = learner.module["default_module"].get_state(inference_only=True)
+    return learner, Policy(
+        RLModuleSpec(observation_space(kind), ACTIONS[kind]), learner.config.algorithm, weights, normalize
+    )
+
+
+def test_elements_of_nested_spaces_are_acted_on_one_by_one_or_many_at_once():
+    learner, policy = nested_policy()
+    policy.observation_space.seed(0)
+    elements = [policy.observation_space.sample() for _ in range(4)]
+    columns = stack_elements("observations", policy.observation_space, elements)
+    actions = policy(columns)
+    assert actions.shape == (4, 2)
+    batch = {path: torch.from_numpy(column) for path, column in flatten("observations", columns).items()}
+    expected = learner.module["default_module"].forward_inference(observations_of(batch)).detach().numpy()
+    npt.assert_allclose(actions, expected, rtol=1e-5)
+    for element, action in zip(elements, actions, strict=True):  # tuples in mappings, as Gymnasium gives them
+        npt.assert_allclose(policy(element), action, rtol=1e-5)
+    as_tuples = {**columns, "pose": tuple(columns["pose"].values())}
+    npt.assert_array_equal(policy(as_tuples), actions)
+    with pytest.raises(InvalidDataError, match="observations: got dict without part 'pose'"):
+        policy({key: part for key, part in columns.items() if key != "pose"})
+
+
+def test_parts_are_normalised_by_path():
+    normalize = Normalize(mean=(1.0, 2.0, 3.0), std=(2.0, 0.5, 1.0))
+    _, plain = nested_policy()
+    _, policy = nested_policy({"observations/pose/0": normalize})
+    policy.observation_space.seed(1)
+    columns = stack_elements(
+        "observations", policy.observation_space, [policy.observation_space.sample() for _ in "abc"]
+    )
+    changed = {**columns, "pose": {**columns["pose"], "0": normalize.apply(columns["pose"]["0"])}}
+    npt.assert_array_equal(policy(columns), plain(changed))
+    assert not np.array_equal(policy(columns), plain(columns))
+
+
+def test_images_stay_bytes_and_may_be_read_only():
+    kind = "discrete-images"
+    learner = make_learner({"name": "bc"}, kind, precision="fp32")
+    spec = RLModuleSpec(observation_space(kind), ACTIONS[kind])
+    policy = Policy(spec, learner.config.algorithm, learner.module["default_module"].get_state())
+    images = np.random.default_rng(0).integers(0, 256, (3, *spec.observation_space.shape), np.uint8)
+    images.flags.writeable = False
+    actions = policy(images)
+    assert [int(policy(image)) for image in images] == actions.tolist()

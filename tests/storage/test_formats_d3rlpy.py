@@ -69,13 +69,20 @@ def test_a_signalling_nan_is_an_error_and_no_warning(tmp_path: Path) -> None:
         import_dataset(source, tmp_path / "d.zarr")
 
 
-def test_tuples_and_uneven_columns_are_refused(tmp_path: Path) -> None:
+def test_v2_tuples_are_parts_by_number(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["observations_0_0"] = file["observations_0_1"] = np.zeros((2, 3))
+        file["observations_0_0"], file["observations_0_1"] = np.ones((2, 3)), np.full((2, 4), 7, np.uint8)
         file["actions_0"] = file["rewards_0"] = np.zeros((2, 1))
+        file["terminated_0"] = True
         file["columns"], file["num_episodes"], file["version"] = ["observations"], 1, "2.1"
-    with pytest.raises(SourceFormatError, match=r"episode 0: got a tuple of observations.*not supported yet"):
-        import_dataset(tmp_path / "a.h5", tmp_path / "d.zarr")
+    import_dataset(tmp_path / "a.h5", tmp_path / "d.zarr")
+    with OfflineDataset.open(tmp_path / "d.zarr") as dataset:
+        observations = dataset.episode(0).observations
+        assert observations["0"].tolist() == [[1, 1, 1]] * 3
+        assert observations["1"].tolist() == [[7, 7, 7, 7]] * 3
+
+
+def test_uneven_columns_are_refused(tmp_path: Path) -> None:
     source = write_v1(tmp_path / "b.h5", [0, 1], [0, 1])
     with h5py.File(source, "a") as file:
         del file["rewards"]

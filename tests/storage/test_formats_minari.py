@@ -106,16 +106,22 @@ def test_flags_before_the_end_are_refused(tmp_path: Path) -> None:
         import_dataset(source, tmp_path / "d.zarr")
 
 
-NESTED = gymnasium.spaces.Dict({"a": BOX})
+TEXT = gymnasium.spaces.Text(8)
 
 
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"observation_space": json.dumps(space_to_json(NESTED))}, "observation_space: got Dict.*not supported yet"),
+        ({"observation_space": json.dumps(space_to_json(TEXT))}, "observation_space: got Text.*allowed: numbers"),
+        (
+            {"action_space": json.dumps(space_to_json(gymnasium.spaces.Dict(a=ACTION, b=TEXT)))},
+            "action_space: got Dict",
+        ),
         ({"action_space": "{"}, "action_space: got unreadable JSON"),
         ({"action_space": '{"type": "Unknown"}'}, r"metadata\.json: action_space: "),
-        ({"data_format": "arrow"}, "got data_format 'arrow'; allowed: hdf5"),
+        ({"data_format": "csv"}, "got data_format 'csv'; allowed: hdf5, arrow, parquet"),
+        ({"data_format": "arrow"}, "got 0 episodes; allowed: 12"),
+        ({"data_format": "parquet", "action_space": None}, "got no spaces; allowed: both spaces"),
         ({"total_episodes": 13}, "got 12 episodes; allowed: 13"),
     ],
 )
@@ -126,11 +132,11 @@ def test_metadata_that_cannot_be_used_is_named(metadata: dict[str, Any], message
 
 
 def test_groups_where_arrays_should_be_are_refused(tmp_path: Path) -> None:
-    source = write_minari(tmp_path, observation_space=None)
+    source = write_minari(tmp_path)
     with h5py.File(source / "data/main_data.hdf5", "a") as file:
         del file["episode_0/observations"]
         file["episode_0/observations/a"] = np.zeros((5, 2))
-    with pytest.raises(SourceFormatError, match=r"episode_0/observations: got a nested value.*not supported yet"):
+    with pytest.raises(SourceFormatError, match=r"episode_0/observations: got a nested value; allowed: one array"):
         import_dataset(source, tmp_path / "d.zarr")
     (source / "data/metadata.json").write_text("[")
     with pytest.raises(SourceFormatError, match=r"metadata\.json: got unreadable JSON"):

@@ -25,7 +25,7 @@ def test_paths_without_a_known_source(tmp_path: Path) -> None:
     (folder / "source/other.json").write_text('{"a": 1}\n')
     with pytest.raises(SourceFormatError, match="got no known format"):
         import_dataset(folder / "source/other.json", dest)
-    with pytest.raises(ConfigError, match="format: got 'tfds'; allowed: minari, d3rlpy, rllib"):
+    with pytest.raises(ConfigError, match="format: got 'tfds'; allowed: minari, d3rlpy, d4rl, zarr-v2, npz, rllib"):
         import_dataset(folder / "source/other.json", dest, format="tfds")
     with h5py.File(folder / "source/foreign.h5", "w") as file:
         file["x"] = 1

@@ -170,6 +170,13 @@ def test_keys_of_different_lengths_are_named(tmp_path: Path) -> None:
         import_dataset(write_json(tmp_path / "a.json", rows), tmp_path / "d.zarr")
 
 
+def test_keys_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    rows = as_lists(make_rows({1: 3})) | {"eps_id": [[], [], []]}
+    (tmp_path / "rows.json").write_text(json.dumps({"type": "SampleBatch", **rows}))
+    with pytest.raises(SourceFormatError, match=r"got eps_id of shape \(3, 0\); allowed: 3 numbers, one a row"):
+        import_dataset(tmp_path / "rows.json", tmp_path / "d.zarr")
+
+
 def test_a_line_that_would_take_all_memory(tmp_path: Path) -> None:
     source = write_json(tmp_path / "a.json.gz", as_lists(make_rows({7: 4})))
     limited = mock.patch("dask_rl.storage.formats.rllib_json._MAX_LINE_BYTES", 100)
@@ -209,7 +216,7 @@ def test_tensor_columns_get_their_shape(tmp_path: Path) -> None:
         ({name: pyarrow.array([], pyarrow.int64()) for name in make_rows({7: 1})}, "got no rows"),
         ({"obs": [[1.0, 2.0], [1.0], [1.0, 2.0], [1.0, 2.0]]}, "column 'obs': got rows of different lengths"),
         ({"actions": ["a", "b", "c", "d"]}, "column 'actions': got string"),
-        ({"item": [b"x"] * 4}, "packed episodes in a column 'item'"),
+        ({"item": [b"x"] * 4}, "item 0: got a packed episode that cannot be read"),
         ({"actions": [0, -1, 1, 0]}, "integers down to -1"),
         ({"eps_id": [7, None, 7, 7]}, "column 'eps_id': got 1 missing values"),
         ({"dones": [False, None, False, True]}, "column 'dones': got 1 missing values"),

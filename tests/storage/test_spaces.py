@@ -10,6 +10,8 @@ ALL = [
     spaces.Box(-np.inf, np.inf, (2,), np.float32),
     spaces.Box(np.array([-1.0, -np.inf]), np.array([1.0, 5.0]), dtype=np.float64),
     spaces.Box(0, 255, (4, 4, 1), np.uint8),
+    spaces.Box(0, 255, (84, 84, 4), np.uint8),
+    spaces.Box(-np.inf, 1.5, (40, 40), np.float32),
     spaces.Discrete(3, start=-1),
     spaces.MultiDiscrete([2, 3]),
     spaces.MultiBinary(3),
@@ -25,6 +27,16 @@ def test_json_round_trip_in_strict_json(space):
     assert again == space
     assert again.dtype == space.dtype
     assert spaces_equal(again, space)
+
+
+def test_bounds_of_images_are_one_number_and_others_are_listed_as_minari_does():
+    image = space_to_json(spaces.Box(0, 255, (84, 84, 4), np.uint8))
+    assert (image["low"], image["high"]) == (0, 255)
+    assert space_to_json(spaces.Box(-np.inf, 1.5, (40, 40), np.float32))["low"] == "-Infinity"
+    low = np.zeros(2000, np.float32)
+    low[7] = -1
+    assert space_to_json(spaces.Box(low, np.ones(2000, np.float32)))["low"] == low.tolist()
+    assert space_to_json(spaces.Box(0, 255, (2, 3), np.uint8))["high"] == [[255] * 3] * 2
 
 
 def test_reads_what_minari_writes():

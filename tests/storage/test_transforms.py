@@ -10,6 +10,7 @@ from dask_rl.storage import (
     Normalize,
     ScaleReward,
     column_statistics,
+    n_step_rewards,
     returns_to_go,
     transform_from_json,
 )
@@ -83,3 +84,12 @@ def test_returns_to_go_keep_the_type():
     assert result.dtype == np.float32
     np.testing.assert_array_equal(result, [1.5, 1.0, 0.0])
     assert returns_to_go(rewards.astype(np.int64), np.array([0]), np.array([3]), 1.0).dtype == np.float32
+
+
+def test_n_step_rewards_by_hand():
+    rewards = np.array([1.0, 10.0, 100.0, 7.0, 5.0], np.float32)
+    steps_left = np.array([3, 2, 1, 0, 1])  # row 3 is a final one
+    wanted = [1 + 5 + 25, 10 + 50, 100, 0, 5]
+    np.testing.assert_array_equal(n_step_rewards(rewards, steps_left, 5, 0.5), wanted)
+    np.testing.assert_array_equal(n_step_rewards(rewards, steps_left, 2, 0.5), [6, 60, 100, 0, 5])
+    np.testing.assert_array_equal(n_step_rewards(rewards, steps_left, 1, 0.5), [1, 10, 100, 0, 5])

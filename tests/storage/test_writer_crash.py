@@ -11,14 +11,15 @@ from unittest import mock
 import pytest
 
 from dask_rl.storage import DatasetError, DatasetNotFoundError, DatasetWriter, InvalidDataError, OfflineDataset
-from dask_rl.storage.build import explained_write_errors
+from dask_rl.storage.write_errors import explained_write_errors
 
 SHARD_ROWS = 64
-# Writes what `make_episodes(200)` gives; argv: the path, the folder of this file.
+SUPPORT = Path(__file__).parents[1] / "support"
+# Writes what `make_episodes(200)` gives; argv: the path, the folder of the episodes.
 PROGRAM = """
 import sys, numpy as np
 sys.path.insert(0, sys.argv[2])
-from conftest import generate
+from random_episodes import generate
 from gymnasium import spaces
 from dask_rl.storage import DatasetError, DatasetWriter
 settings = dict(observation_space=spaces.Box(-np.inf, np.inf, (3,), np.float32),
@@ -33,7 +34,7 @@ except DatasetError as error:
 
 
 def command(path):
-    return [sys.executable, "-c", PROGRAM, str(path), str(Path(__file__).parent)]
+    return [sys.executable, "-c", PROGRAM, str(path), str(SUPPORT)]
 
 
 def inodes(directory):

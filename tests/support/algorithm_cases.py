@@ -23,6 +23,8 @@ class Case:
         return "-".join([*(str(value) for value in self.settings.values()), self.kind])
 
 
+OTHERS = ("continuous-nested", "discrete-images")
+"""Kinds whose observations are more than one Box of numbers."""
 CASES = [
     Case({"name": "bc"}, "continuous"),
     Case({"name": "bc", "policy": "deterministic"}, "continuous"),
@@ -33,9 +35,15 @@ CASES = [
         for kind in ("continuous", "discrete")
     ),
     Case({"name": "iql", "dropout": 0.2}, "continuous", {"temperature": 0.0, "dropout": 0.0}),
+    *(
+        Case({"name": name}, kind, smooth)
+        for name, smooth in (("bc", {}), ("iql", {"temperature": 0.0}))
+        for kind in OTHERS
+    ),
 ]
 COMPILED = [Case({"name": "bc"}, "discrete"), Case({"name": "iql", "dropout": 0.2}, "continuous")]
 """One variant of each algorithm: compilation takes long."""
+COMPILED_OTHERS = [Case({"name": "iql"}, kind) for kind in OTHERS]
 UNSUPPORTED: dict[str, tuple[str, ...]] = {"bc": (), "iql": ()}
 """Kinds of action space that an algorithm has no meaning for."""
 
@@ -51,6 +59,7 @@ def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
 # Aliases: in an annotation linters take the shapes for types.
 Rows, Flags = Float[torch.Tensor, "B"], Bool[torch.Tensor, "B"]
 Observations, Actions = Float[torch.Tensor, "B obs"], Shaped[torch.Tensor, "B *act"]
+Part = Shaped[torch.Tensor, "B ..."]
 Scalar = Float[torch.Tensor, ""]
 
 
@@ -60,15 +69,13 @@ def checked_losses(
     module: Any,
     noise: Any,
     phase: Any,
-    observations: Observations,
+    batch: dict[str, Part],
+    observations: Observations | None,
     actions: Actions,
     rewards: Rows,
     terminations: Rows,
-    next_observations: Observations,
+    next_observations: Observations | None,
     next_valid: Flags,
 ) -> dict[str, Scalar]:
-    batch = {
-        "observations": observations, "actions": actions, "rewards": rewards, "terminations": terminations,
-        "next_observations": next_observations, "next_valid": next_valid,
-    }  # fmt: skip
+    """The losses of a batch, whose fields are given one by one too, for their shapes."""
     return algorithm.losses(module, batch, noise, phase)

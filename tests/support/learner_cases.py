@@ -14,31 +14,66 @@ from dask_rl.learners.learner import Learner
 from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
 from dask_rl.learners.request import UpdateRequest
 from dask_rl.storage.errors import ConfigError
+from dask_rl.storage.nested import flatten_space
 
 OBSERVATIONS = gymnasium.spaces.Box(-10, 10, (3,), np.float32)
 # Bounds whose centre and half range are exact in float32.
 LOW, HIGH = np.array([-2.0, -1.0]), np.array([2.0, 3.0])
+_CONTINUOUS = gymnasium.spaces.Box(LOW.astype(np.float32), HIGH.astype(np.float32))
+_DISCRETE = gymnasium.spaces.Discrete(3, start=1)
 ACTIONS = {
-    "continuous": gymnasium.spaces.Box(LOW.astype(np.float32), HIGH.astype(np.float32)),
-    "discrete": gymnasium.spaces.Discrete(3, start=1),
+    "continuous": _CONTINUOUS,
+    "discrete": _DISCRETE,
+    "continuous-nested": _CONTINUOUS,
+    "discrete-images": _DISCRETE,
 }
+_OTHER_OBSERVATIONS = {
+    "continuous-nested": gymnasium.spaces.Dict(
+        {
+            "pose": gymnasium.spaces.Tuple((OBSERVATIONS, gymnasium.spaces.Discrete(4, start=-1))),
+            "camera": gymnasium.spaces.Box(0, 255, (5, 4, 2), np.uint8),
+            "flags": gymnasium.spaces.MultiBinary(2),
+        }
+    ),
+    "discrete-images": gymnasium.spaces.Box(0, 255, (2, 3, 5, 5), np.uint8),  # two frames, channels first
+}
+IMAGES = {"convolutions": ((4, 3, 2),), "num_features": 12}
+
+
+def observation_space(kind: str) -> gymnasium.Space[Any]:
+    """The observations of a kind of ACTIONS."""
+    return _OTHER_OBSERVATIONS.get(kind, OBSERVATIONS)
+
+
+def make_observations(kind: str, rng: np.random.Generator, rows: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Random observations by path."""
+    made = {}
+    for path, space in flatten_space("observations", observation_space(kind)).items():
+        if space is OBSERVATIONS:
+            made[path] = torch.from_numpy(rng.normal(size=(rows, 3))).to(dtype)
+        elif isinstance(space, gymnasium.spaces.Discrete):
+            made[path] = torch.from_numpy(space.start + rng.integers(0, space.n, rows))
+        else:
+            high = 256 if space.dtype == np.uint8 else 2
+            made[path] = torch.from_numpy(rng.integers(0, high, (rows, *space.shape)).astype(space.dtype))
+    return made
 
 
 def make_batch(kind: str, rows: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
     """Random transitions: some terminated, some cut off without a next observation, actions up to the bounds."""
     rng = np.random.default_rng(seed)
-    if kind == "discrete":
+    if kind.startswith("discrete"):
         actions = torch.from_numpy(rng.integers(1, 4, rows))
     else:
         actions = torch.from_numpy(np.clip(rng.normal(1, 2, (rows, 2)), LOW, HIGH)).to(dtype)
     terminations = rng.random(rows) < 0.3
     next_valid = (rng.random(rows) < 0.8) | (np.arange(rows) == 0)
     return {
-        "observations": torch.from_numpy(rng.normal(size=(rows, 3))).to(dtype),
+        **make_observations(kind, rng, rows, dtype),
         "actions": actions,
         "rewards": torch.from_numpy(rng.normal(size=rows)).to(dtype),
         "terminations": torch.from_numpy(terminations).to(dtype),
-        "next_observations": torch.from_numpy(rng.normal(size=(rows, 3))).to(dtype),
+        **{f"next_{path}": values for path, values in make_observations(kind, rng, rows, dtype).items()},
         "next_valid": torch.from_numpy(next_valid),
     }
 
@@ -56,12 +91,13 @@ def make_learner(
 ) -> Learner:
     """A built learner; in float64 and without compilation unless asked otherwise."""
     config = LearnerGroupConfig(
-        algorithm={"hidden_sizes": (5, 4), **algorithm},
+        algorithm={"hidden_sizes": (5, 4), "images": IMAGES, **algorithm},
         learners=LearnersConfig(**{"precision": "fp64", "compile": "off", **learners}),
         seed=seed,
         num_steps=num_steps,
     )
-    spec = MultiRLModuleSpec({module_id: RLModuleSpec(OBSERVATIONS, ACTIONS[kind]) for module_id in modules})
+    single = RLModuleSpec(observation_space(kind), ACTIONS[kind])
+    spec = MultiRLModuleSpec(dict.fromkeys(modules, single))
     learner = learner_class(config, spec, collective=collective or SingleProcess())
     learner.build()
     return learner

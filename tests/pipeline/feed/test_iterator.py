@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dask_rl.pipeline.feed.source import DatasetSource, plan_feed
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, DatasetError
 from dask_rl.storage.transforms import Normalize, ScaleReward
+from dask_rl.storage.writer import DatasetWriter
 
 CPU = torch.device("cpu")
 ALL_FIELDS = (
@@ -204,6 +206,25 @@ def test_a_state_of_other_settings_is_refused(feed_dataset: Path) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("resident", [True, False])
+def test_what_is_appended_is_for_feeds_that_are_planned_later(
+    feed_dataset: Path, tmp_path: Path, resident: bool
+) -> None:
+    path = tmp_path / "grows.zarr"
+    shutil.copytree(feed_dataset, path)
+    plan = plan_feed(feed_of(path, resident=resident))
+    source = plan.shares(1)[0]
+    iterator = source.open(CPU, 30.0)
+    before = read_steps(iterator, 20)
+    with OfflineDataset.open(path) as dataset, DatasetWriter(path, append=True) as writer:
+        writer.add_episode(dataset.episode(3))
+    iterator.seek(10)
+    assert_equal(read_steps(iterator, 10), before[10:])
+    iterator.close()
+    assert_equal(read_source(source, 20), before)
+    assert plan_feed(feed_of(path)).num_positions > plan.num_positions
+
+
 def test_transforms_and_float64(feed_dataset: Path) -> None:
     mean, std = (20.0, 10.0, 15.0), (8.0, 4.0, 16.0)
     transforms = {
@@ -252,7 +273,7 @@ def test_streaming_needs_its_minimum(feed_dataset: Path) -> None:
     [
         ({"fields": ("observation",)}, ConfigError, "field 'observation': got no such array"),
         ({"num_shards": 24, "batch_size": 24, "top_fraction": 0.001}, ConfigError, "num_shards: got 24 for"),
-        ({"content_hash": "0" * 64}, DatasetError, "restore the dataset that the run began with"),
+        ({"content_hash": "0" * 64}, DatasetError, "allowed: 0{64}; restore that dataset"),
         ({"transforms": {"infos/x": ()}}, ConfigError, "transforms: got"),
         ({"discount": 2.0}, ConfigError, "discount: got 2.0; allowed: 0 to 1"),
         ({"dtype": "float8"}, ConfigError, "dtype: got float8; allowed: float32, float64"),

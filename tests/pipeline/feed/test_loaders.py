@@ -13,6 +13,7 @@ from dask_rl.pipeline.feed.blocks import Arrays, BlockPlan
 from dask_rl.pipeline.feed.config import FeedConfig
 from dask_rl.pipeline.feed.iterator import DatasetIterator
 from dask_rl.pipeline.feed.loaders import ThreadLoader
+from dask_rl.pipeline.feed.sampling import Sampling
 from dask_rl.pipeline.feed.source import DatasetSource, open_iterator
 from dask_rl.storage.errors import CorruptDataError, WaitTimeoutError
 
@@ -122,7 +123,13 @@ def client() -> Iterator[Client]:
 def test_dask_tasks_give_the_same_batches(
     client: Client, feed_dataset: Path, tmp_path: Path, resident: bool, flaky: bool
 ) -> None:
-    source = DatasetSource(feed_of(feed_dataset, resident=resident), (0, 2))
+    stacked = {"frame_stack": 2, "frame_stack_fields": ("observations",)}
+    # Halos on both sides of a block, and columns that are filled in once it is there.
+    sampling = (
+        Sampling(sampler="sequences", sequence_length=5, **stacked) if resident else Sampling(n_step=3, **stacked)
+    )
+    changes = {"sampling": sampling} if flaky else {}
+    source = DatasetSource(feed_of(feed_dataset, resident=resident, **changes), (0, 2))
     wanted = sorted(client.scheduler_info()["workers"])[1]
     future = client.submit(Feeder, actor=True, workers=[wanted], allow_other_workers=False)
     feeder = future.result(timeout=60)

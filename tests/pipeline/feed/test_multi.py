@@ -223,7 +223,7 @@ def test_what_was_opened_is_closed_where_the_next_module_cannot_be(plans: dict[s
     before = loader_threads()
     changed = replace(plans["walk"], feed=replace(plans["walk"].feed, content_hash="0" * 64))
     loaded = replace(plans["run"], feed=replace(plans["run"].feed, resident=True))
-    with pytest.raises(DatasetError, match="restore the dataset") as caught:
+    with pytest.raises(DatasetError, match="restore that dataset") as caught:
         MultiFeedPlan({"run": loaded, "walk": changed}).shares(1)[0].open(CPU, 30.0)
     assert caught.traceback  # whose frames hold what was opened: it is not just collected
     assert loader_threads() == before

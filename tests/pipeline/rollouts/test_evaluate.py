@@ -85,7 +85,7 @@ def test_actions_in_other_units_are_refused():
         {"environment": "CartPol-v1"},
         {"environment": "no_such_module:CartPole-v1"},
         {"environment": "CartPole-v1", "environment_kwargs": {"gravitation": 1}},
-        {"environment": "Blackjack-v1"},
+        {"environment": "grid_environments:Named-v0"},
     ],
 )
 def test_an_environment_that_cannot_be_used_is_one_line(settings):

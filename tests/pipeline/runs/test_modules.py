@@ -16,7 +16,9 @@ from dask_rl.pipeline.runs.train import train
 from dask_rl.pipeline.runs.trained_policy import load_policy
 from dask_rl.pipeline.runs.training_data import open_training_data
 from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, save_checkpoint
+from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import CheckpointError, ConfigError
+from dask_rl.storage.writer import DatasetWriter
 
 WALK = {"name": "bc", "hidden_sizes": [8], "normalize_observations": True}
 RUN = {"name": "iql", "hidden_sizes": [8], "dropout": 0.2, "top_fraction": 0.5, "discount": 0.9}
@@ -100,7 +102,7 @@ def test_a_checkpoint_knows_the_normalisation_and_the_data_of_each_module(make_j
     run = train(job).run
     _, metadata = CheckpointStore(run / "checkpoints").load()
     data = open_training_data(job)
-    assert metadata["normalize"] == {"run": None, "walk": data.modules["walk"].normalize.to_json()}
+    assert metadata["normalize"] == {"run": None, "walk": data.modules["walk"].normalize["observations"].to_json()}
     assert metadata["content_hash"] == {name: module.content_hash for name, module in data.modules.items()}
     facts = dataset_facts(RunDirectory(run).rows("dataset"), "run")
     assert (facts["num_episodes"], facts["num_episodes_used"]) == (25, 13)
@@ -120,6 +122,20 @@ def test_another_dataset_in_the_place_of_one_is_named(make_job, other_dataset, f
     shutil.rmtree(moved)
     shutil.copytree(feed_dataset, moved)
     with pytest.raises(CheckpointError, match=r"dataset .*moved\.zarr: got content hash .*restore that dataset"):
+        train(job)
+
+
+def test_a_dataset_that_was_appended_to_is_named(make_job, other_dataset, feed_dataset, tmp_path):
+    grown = tmp_path / "grown.zarr"
+    shutil.copytree(other_dataset, grown)
+    job = make_job(dataset={"walk": str(feed_dataset), "run": str(grown)})
+    run = train(job).run
+    (run / "result.json").unlink()
+    with OfflineDataset.open(grown) as dataset, DatasetWriter(grown, append=True) as writer:
+        writer.add_episode(dataset.episode(0))
+    with pytest.raises(
+        CheckpointError, match=r"grown\.zarr: got content hash .*, as it was appended to; .*start a new run"
+    ):
         train(job)
 
 

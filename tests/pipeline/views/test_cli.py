@@ -48,7 +48,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
     assert done.stdout.endswith("[]\n")
 
 
-@pytest.mark.parametrize("path", [[], ["data"], ["data", "import"], ["data", "collect"], ["train"], ["eval"], ["demo"]])
+@pytest.mark.parametrize("path", [[], ["data"], ["data", "import"], ["data", "export"], ["train"], ["eval"], ["demo"]])
 def test_every_command_has_help(path, capsys):
     assert run([*path, "--help"]) == 0
     assert "Usage: dask-rl" in capsys.readouterr().out
@@ -111,6 +111,17 @@ def test_without_json_there_is_a_table(dataset, capsys):
     captured = capsys.readouterr()
     assert "num_steps" in captured.out
     assert captured.err == ""
+
+
+def test_an_export_comes_back(dataset, tmp_path, capsys):
+    exported = tmp_path / "swing-v0"
+    assert run(["data", "export", str(dataset), str(exported), "--format", "minari-parquet", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["num_steps"], values["num_episodes"], values["lost"]) == (800, 4, [])
+    assert run(["data", "import", str(exported), str(tmp_path / "back.zarr"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "minari"
+    assert run(["data", "export", str(dataset), str(exported), "--format", "csv"]) == 2
+    assert "format: got 'csv'" in capsys.readouterr().err
 
 
 def test_verify_says_that_a_sound_dataset_is_sound(dataset, capsys):

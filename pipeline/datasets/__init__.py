@@ -1,0 +1,1 @@
+"""Datasets made by many workers."""

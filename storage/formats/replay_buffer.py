@@ -1,0 +1,213 @@
+"""Replay buffers in Zarr v2 (diffusion-policy, UMI): `data/*` on one time axis and `meta/episode_ends`.
+
+A directory, or the same in a zip file. They hold neither rewards nor final observations nor flags.
+"""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+import zarr.storage
+
+from dask_rl.storage.errors import DaskRLError, SourceFormatError, explain
+from dask_rl.storage.schema import INFO_NAME
+
+from .base import Array, ImportOptions, Source
+from .flat import Cuts, Lookup, Roles, check_columns, make_flat_source
+
+_ENDS = "meta/episode_ends"
+_ACTIONS = ("action", "actions")
+_REWARDS = ("reward", "rewards")
+_ZIP_SUFFIX = ".zarr.zip"
+_BLOSC_HEADER = 16  # bytes
+_DAMAGED = "fetch it again: it is damaged or incomplete"
+# What zarr, numcodecs and the zip reader raise on bytes that make no sense.
+_UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, TypeError, KeyError, OverflowError, MemoryError, zlib.error)
+# Those that only turn bytes into bytes or numbers: one that unpickles would run what a file says.
+_CODECS = frozenset(
+    {
+        "blosc",
+        "zstd",
+        "lz4",
+        "gzip",
+        "zlib",
+        "bz2",
+        "lzma",
+        "delta",
+        "shuffle",
+        "fixedscaleoffset",
+        "astype",
+        "packbits",
+    }
+    | {"quantize", "bitround", "crc32", "crc32c", "adler32", "fletcher32"}
+)
+_RULE = (
+    "episodes split at meta/episode_ends; the source has no flags: every end is a truncation; observations are all "
+    "arrays but the actions and rewards"
+)
+
+
+class ReplayBufferImporter:
+    """Reads a Zarr v2 group with `data` and `meta/episode_ends`, a directory or a `.zarr.zip`."""
+
+    name = "zarr-v2"
+
+    def detect(self, path: Path) -> bool:
+        """Whether there is such a group."""
+        marker = f"{_ENDS}/.zarray"
+        if path.is_dir():
+            return (path / marker).is_file()
+        if not (path.is_file() and path.name.lower().endswith(".zip")):
+            return False
+        with _explained(path), zipfile.ZipFile(path) as archive:
+            return marker in archive.namelist()
+
+    def read(self, path: Path, options: ImportOptions) -> Source:
+        """Open the buffer; see `Importer`."""
+        with _open_group(path) as group:
+            with _explained(path):
+                arrays = dict(group["data"].arrays())
+            for name, array in arrays.items():
+                _check_array(path, f"data/{name}", array)
+            _check_array(path, _ENDS, group[_ENDS])
+            ends = np.asarray(_Column(group[_ENDS], path / _ENDS)[:]).reshape(-1).astype(np.int64)
+            numeric = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf" and array.shape}
+            num_rows = check_columns(str(path), numeric)
+            roles = _roles(path, numeric)
+        starts = np.append(0, ends[:-1])
+        if not len(ends) or (starts >= ends).any() or ends[-1] > num_rows:
+            got = f"{_ENDS} up to {ends[-1] if len(ends) else 0} for {num_rows} rows"
+            raise SourceFormatError(explain(str(path), got=got, allowed="growing ends within the rows", fix=_DAMAGED))
+        rest = num_rows - int(ends[-1])
+        return make_flat_source(
+            _RULE,
+            str(path),
+            partial(_open_columns, path),
+            roles,
+            Cuts(starts, ends, np.zeros(len(ends), dtype=bool)),
+            left_out=tuple(sorted(arrays.keys() - numeric.keys())),
+            notes=(f"{rest} rows after the last of {_ENDS} were left out",) if rest else (),
+        )
+
+
+def _roles(path: Path, arrays: dict[str, Any]) -> Roles:
+    actions = next((name for name in _ACTIONS if name in arrays), None)
+    rewards = next((name for name in _REWARDS if name in arrays), None)
+    observed = sorted(arrays.keys() - {actions, rewards})
+    if actions is None or not observed:
+        got, allowed = f"arrays {', '.join(sorted(arrays))}", "data/action and arrays of observations"
+        raise SourceFormatError(explain(str(path), got=got, allowed=allowed, fix="rename the arrays"))
+    names = {f"observations/{name}": name for name in observed}
+    if len(observed) == 1:
+        names = {"observations": observed[0]}
+    elif unusable := [name for name in observed if not INFO_NAME.fullmatch(name)]:
+        allowed = "letters, digits, '_', '.' and '-'"
+        raise SourceFormatError(explain(str(path), got=f"arrays {unusable}", allowed=allowed, fix="rename them"))
+    return Roles(names, {"actions": actions}, rewards)
+
+
+@contextmanager
+def _open_columns(path: Path) -> Iterator[Lookup]:
+    with _open_group(path) as group:
+        yield lambda name: _Column(group["data"][name], path / "data" / name)
+
+
+class _Column:
+    """A Zarr array; what goes wrong with its bytes is explained."""
+
+    def __init__(self, array: Any, path: Path) -> None:
+        self._array = array
+        self._path = path
+        self.shape: tuple[int, ...] = tuple(array.shape)
+        self.dtype: np.dtype[Any] = array.dtype
+
+    def __getitem__(self, rows: slice) -> Array:
+        with _explained(self._path):
+            values: Array = self._array[rows]
+        return values
+
+
+@contextmanager
+def _open_group(path: Path) -> Iterator[Any]:
+    with _explained(path):
+        store: Any = zarr.storage.LocalStore(path, read_only=True)
+        if path.is_file():
+            store = zarr.storage.ZipStore(path, mode="r", read_only=True)
+        group = zarr.open_group(store, mode="r", zarr_format=2)
+    try:
+        yield _Group(group, path)
+    finally:
+        store.close()
+
+
+class _Group:
+    """A Zarr group whose members are there, or an error says which is not."""
+
+    def __init__(self, group: Any, path: Path) -> None:
+        self._group = group
+        self._path = path
+
+    def __getitem__(self, name: str) -> Any:
+        with _explained(self._path):
+            return self._group[name]
+
+
+def _check_array(path: Path, name: str, array: Any) -> None:
+    """Refuse an array with codecs that could do anything, without all its chunks, or with chunks that were cut off.
+
+    Missing chunks would read as zeros, and Blosc decodes what lies behind the end of a cut one, both without a word.
+    """
+    with _explained(path):
+        codecs = [codec for codec in (array.metadata.compressor, *(array.metadata.filters or ())) if codec is not None]
+        unknown = sorted({codec.codec_id for codec in codecs} - _CODECS)
+        if unknown:
+            got, allowed, fix = f"codec {unknown[0]}", ", ".join(sorted(_CODECS)), "write it again with one of these"
+            raise SourceFormatError(explain(f"{path}: {name}", got=got, allowed=allowed, fix=fix))
+        num_chunks = 0
+        blosc = getattr(array.metadata.compressor, "codec_id", None) == "blosc"
+        for key, size, header in _chunks(path, name):
+            num_chunks += 1
+            if blosc and (len(header) < _BLOSC_HEADER or int.from_bytes(header[12:16], "little") != size):
+                got, allowed = f"{size} bytes", "as many as its header says"
+                raise SourceFormatError(explain(f"{path}: {name}: chunk {key}", got=got, allowed=allowed, fix=_DAMAGED))
+        if num_chunks != array.nchunks:
+            got = f"{num_chunks} of {array.nchunks} chunks"
+            fix = f"{_DAMAGED}; if its writer leaves out chunks of zeros, write it with write_empty_chunks=True"
+            raise SourceFormatError(explain(f"{path}: {name}", got=got, allowed="all chunks", fix=fix))
+
+
+def _chunks(path: Path, name: str) -> Iterator[tuple[str, int, bytes]]:
+    """Yield the chunks of an array: key, size in bytes, and the first bytes."""
+    if path.is_file():
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                key = info.filename.removeprefix(f"{name}/")
+                if key != info.filename and not key.startswith(".") and not info.is_dir():
+                    with archive.open(info) as member:
+                        yield key, info.file_size, member.read(_BLOSC_HEADER)
+        return
+    for file in (path / name).rglob("[!.]*"):
+        if file.is_file():
+            with file.open("rb") as chunk:
+                yield file.relative_to(path / name).as_posix(), file.stat().st_size, chunk.read(_BLOSC_HEADER)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with the bytes of a buffer into a SourceFormatError."""
+    try:
+        yield
+    except DaskRLError:
+        raise
+    except (*_UNREADABLE, zipfile.BadZipFile, json.JSONDecodeError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise SourceFormatError(
+            explain(str(path), got=f"an unreadable Zarr v2 group ({reason})", allowed="a complete one", fix=_DAMAGED)
+        ) from error
