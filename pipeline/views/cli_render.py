@@ -41,7 +41,9 @@ def render(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the job, as in a.b=c."),
     ] = None,
-    home: Annotated[Path | None, typer.Option("--home", help="Where its history is to be; default: $DASK_RL_HOME.")] = None,
+    home: Annotated[
+        Path | None, typer.Option("--home", help="Where its history is to be; default: $DASK_RL_HOME.")
+    ] = None,
 ) -> Output:
     """Print files by which cron, systemd, SLURM or Kubernetes run the job; each calls `dask-rl jobs exec`."""
     request = _request(job, cron, timezone, name, set_ or [], home)
