@@ -24,7 +24,7 @@ from .health import HealthReport, HealthState
 from .learner import Learner
 from .metrics import Result
 from .module import MultiRLModuleSpec
-from .published import GroupIdentity, publish
+from .published import GroupIdentity
 from .request import Position, UpdateRequest
 
 _STATES = {
@@ -38,10 +38,13 @@ _STATES = {
 class LearnerActor:
     """One learner of a group.
 
-    Its methods run one after the other on one thread of the worker; `health` and `stop` run on the worker's event
-    loop and answer meanwhile. Every public method but these and `call` returns an Outcome: a learner's error is never
-    taken for a lost process.
+    Its methods run one after the other on one thread of the worker; `health`, `stop` and `forsake` run on the worker's
+    event loop and answer meanwhile. Every public method but these and `call` returns an Outcome: a learner's error is
+    never taken for a lost process.
     """
+
+    _told: tuple[type[BaseException], ...] = (Exception,)
+    """What the caller is told of, of all that functions of the user's raise."""
 
     def __init__(
         self,
@@ -63,6 +66,8 @@ class LearnerActor:
         self.generation = 0
         self._last_error: str | None = None
         self._call: tuple[str, float] | None = None
+        self._forsaken: dict[int, str] = {}
+        """The key of a future that was cancelled, by the number of the request that needs it."""
 
     def _take_blueprint(
         self,
@@ -221,9 +226,10 @@ class LearnerActor:
         timeout = self._config.learners.data_timeout_seconds
         self.learner.activity.enter(WAITING_FOR_DATA)
         try:
-            values = [fetch(key, timeout) for key in request.future_keys]
+            values = [fetch(key, timeout, lambda: self._forsaken.get(request.number)) for key in request.future_keys]
         finally:
             self.learner.activity.enter(IDLE)
+            self._forsaken.pop(request.number, None)
         if request.futures_are_episodes:
             return replace(request, future_keys=(), episodes=[episode for value in values for episode in value])
         return replace(request, future_keys=(), batch=as_multi_batch(values[0]))
@@ -250,6 +256,10 @@ class LearnerActor:
         if self._learner is not None:
             self._learner.stop_requested = True
 
+    async def forsake(self, number: int, key: str) -> None:
+        """Have a request end that waits for its data: the driver's future of this key was cancelled."""
+        self._forsaken[number] = key
+
     def get_health(self) -> HealthReport:
         """Return how the learner does."""
         now, call, learner = time.monotonic(), self._call, self._learner
@@ -265,7 +275,7 @@ class LearnerActor:
             state, since = _STATES.get(activity.name, HealthState.UPDATING), max(since, activity.since)
         return HealthReport(state, now - since, learner.step, learner.is_warm, self._last_error)
 
-    def _as_own(self, error: Exception, state: str) -> DaskRLError:
+    def _as_own(self, error: BaseException, state: str) -> DaskRLError:
         """Wrap foreign errors: their classes need not exist, or be picklable, where the caller is."""
         if isinstance(error, DaskRLError):
             return error
@@ -276,21 +286,8 @@ class LearnerActor:
         self._call = state, time.monotonic()
         try:
             return Outcome(value=function(*args))
-        except Exception as error:  # the boundary of the process: whatever it is, the caller is told
+        except self._told as error:  # the boundary of the process: whatever it is, the caller is told
             self._last_error = f"{type(error).__name__}: {error}"
             return Outcome(error=self._as_own(error, state), traceback=traceback.format_exc())
         finally:
             self._call = None
-
-
-class RemoteLearnerActor(LearnerActor):
-    """A LearnerActor on a Dask worker.
-
-    What a worker cannot unpack, such as a class that it cannot import, fails here; among Dask's own messages it would
-    cost the worker its connection to the scheduler.
-    """
-
-    def __init__(self, arguments: bytes) -> None:
-        """Take the packed arguments of a LearnerActor."""
-        super().__init__(*unpack(arguments))
-        publish(self, get_worker())

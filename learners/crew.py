@@ -146,8 +146,7 @@ class Crew:
         rendezvous = None
         if size > 1:
             self.generation += 1
-            arguments = [(self.generation,)]
-            opened = self.call("open_store", arguments, timeout=timeout, stage="rendezvous", actor_ids=[0])
+            opened = self.call("open_store", [(self.generation,)], timeout=timeout, stage="rendezvous", actor_ids=[0])
             rendezvous = values(opened)[0]
         places = [Membership(rank, size, rendezvous, source, positions.get(source)) for rank in range(size)]
         values(self.call("join", [(place,) for place in places], timeout=timeout, stage="joining"))
@@ -177,8 +176,7 @@ class Crew:
                         self.manager.lose(actor_id, f"{_LEAVING}: no answer in {self._leaving_seconds:g} s")
                 self.end_lost()
         self.manager.forget([_LEAVING])
-        healthy = self.manager.healthy_actor_ids
-        self._positions = {i: position for i in healthy if (position := left[i]) is not None}
+        self._positions = {i: there for i in self.manager.healthy_actor_ids if (there := left[i]) is not None}
         return dict(self._positions)
 
     @property
@@ -272,8 +270,7 @@ class Crew:
                 ranks.append((handle, positions.get(actor_id)))
                 continue
             handle.release()
-            replacement = next(fresh, None)
-            if replacement is not None:
+            if (replacement := next(fresh, None)) is not None:
                 ranks.append((replacement, None))
         self._enlist([handle for handle, _ in ranks])
         return {rank: position for rank, (_, position) in enumerate(ranks) if position is not None}

@@ -11,13 +11,16 @@ from distributed import CancelledError, Client
 
 from dask_rl.storage.errors import LearnerError, LearnerLostError, explain
 
-from .actor import RemoteLearnerActor
 from .calls import Outcome, pack, unpack
+from .dask_client import CLIENT_CLOSED, is_closed, noticing_its_end
 from .handles import LOST, PendingCall
+from .remote_actor import RemoteLearnerActor
 from .workers import Place, workers_of
 
 _LOOK_EVERY_SECONDS = 1.0
 """How soon a worker that died while it started its learner is missed."""
+_ACTOR_LOST = "Worker holding Actor was lost"
+"""Dask's words, in a RuntimeError, for a worker that left after it had constructed its actor."""
 _DONE_SECONDS = 5.0
 """For taking over what is there already, which goes through the client's event loop."""
 
@@ -58,7 +61,8 @@ class _Question:
         return is_done
 
     def result(self, timeout: float) -> Any:
-        return self.future.result(_DONE_SECONDS if self.done() else timeout)
+        with noticing_its_end():
+            return self.future.result(_DONE_SECONDS if self.done() else timeout)
 
 
 class DaskHandle:
@@ -112,12 +116,17 @@ class DaskHandle:
         while self._actor is None:
             left = max(0.0, deadline - time.monotonic())
             try:
-                self._actor = self._future.result(timeout=min(left, _LOOK_EVERY_SECONDS))
+                with noticing_its_end():
+                    self._actor = self._future.result(timeout=min(left, _LOOK_EVERY_SECONDS))
             except TimeoutError:
                 if self.where not in workers_of(self.client):
                     raise LearnerLostError(f"no worker at {self.where} any more") from None
                 if left <= _LOOK_EVERY_SECONDS:
                     raise
+            except RuntimeError as error:
+                if not str(error).startswith(_ACTOR_LOST):
+                    raise
+                raise LearnerLostError(f"the worker at {self.where} left with its actor") from None
 
     def prepare(self, method: str, args: Sequence[Any]) -> Callable[[], PendingCall]:
         """Pack the call; the result starts it on the worker."""
@@ -148,11 +157,17 @@ class DaskHandle:
         if self._actor is not None:
             self._actor.stop()
 
+    def forsake(self, number: int, key: str) -> None:
+        """Tell the worker's event loop."""
+        if self._actor is not None:
+            self._actor.forsake(number, key)
+
     def has_answer(self, number: int) -> bool:
         """Tell whether a call's answer is here, or can no longer come."""
         for other, future in [(other, future) for other, future in self.open_calls.items() if future.done()]:
             try:
-                answers = future.result(_DONE_SECONDS)
+                with noticing_its_end():
+                    answers = future.result(_DONE_SECONDS)
             except TimeoutError:  # the event loop here is busy, or this process was stopped: it is asked again
                 continue
             except LOST as error:
@@ -185,8 +200,11 @@ class DaskHandle:
     @property
     def loss(self) -> str | None:
         """Why its process is known to be lost; also noticed without a call under way."""
-        if self._loss is None and self._actor is not None and self._future.status != "finished":
-            self._loss = f"its actor is {self._future.status}"
+        if self._loss is None and self._actor is not None:
+            if is_closed(self.client):
+                self._loss = CLIENT_CLOSED
+            elif self._future.status != "finished":
+                self._loss = f"its actor is {self._future.status}"
         return self._loss
 
     def release(self) -> None:
@@ -199,7 +217,9 @@ class DaskHandle:
         self.open_calls.clear()
         self._answers.clear()
         self._awaited.clear()
-        with contextlib.suppress(CancelledError, *LOST):
+        if is_closed(self.client):
+            return  # which has released all of its actors
+        with contextlib.suppress(CancelledError, *LOST), noticing_its_end():
             self.client.cancel([self._future], force=True)
 
 
@@ -211,7 +231,7 @@ def wait_any(calls: Iterable[PendingCall], timeout: float) -> None:
     handles = {id(call.handle): call.handle for call in pending if isinstance(call, _Remote)}
     futures = [future for handle in handles.values() for future in handle.open_calls.values()]
     client = next(iter(handles.values())).client
-    with contextlib.suppress(TimeoutError):
+    with contextlib.suppress(*LOST), noticing_its_end():  # or it is closed: then all of them are done
         client.sync(_first, futures, callback_timeout=timeout)
 
 

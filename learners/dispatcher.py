@@ -1,5 +1,6 @@
 """Dispatcher: carries admitted update requests to their end, through whatever befalls the learners meanwhile."""
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from dask_rl.storage.errors import WaitTimeoutError, explain
 
 from .config import LearnersConfig
 from .crew import Crew
+from .handles import LOST
 from .manager import first_cause, is_application_error
 from .metrics import Result
 from .request import UpdateRequest
@@ -26,6 +28,8 @@ class Admitted:
     is_async: bool = False
     is_wanted: bool = True
     """Whether somebody waits for it, or will collect it."""
+    find_cancelled: Callable[[], str | None] = lambda: None
+    """Returns the key of a Dask future that it needs and that was cancelled."""
     results: dict[int, Result] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
     outcome: list[Result] | Exception | None = None
@@ -183,11 +187,21 @@ class Dispatcher:
         self._crew.manager.submit("run", [(request,) for request in requests], tag=entry.number, stage="updating")
 
     def _take_in(self, timeout: float) -> None:
+        self._forsake_cancelled()
         try:
             self._take_results(timeout)
         except BaseException:  # an interrupt: an answer may be lost, and is asked for again
             self._crew.is_broken = True
             raise
+
+    def _forsake_cancelled(self) -> None:
+        """Have learners that wait for a future which was cancelled give it up: they cannot tell it from a late one."""
+        manager = self._crew.manager
+        for entry in self._open.values():
+            if (key := entry.find_cancelled()) is not None:
+                for actor_id in set(manager.healthy_actor_ids) - set(entry.results):
+                    with contextlib.suppress(*LOST):
+                        manager.handles[actor_id].forsake(entry.number, key)
 
     def _take_results(self, timeout: float) -> None:
         for result in self._crew.manager.ready(self._sent, timeout=timeout):
@@ -224,10 +238,7 @@ class Dispatcher:
         rows = self._crew.watch.table.rows
         late = [rank for rank in range(len(self._crew)) if rank not in entry.results]
         doing = "; ".join(f"learner {rank}: {rows[rank].state} at step {rows[rank].step}" for rank in late)
-        return WaitTimeoutError(
-            explain(
-                f"update {entry.number}",
-                got=f"no result in {timeout:g} s ({doing})",
-                fix="raise learners.update_timeout_seconds, or take fewer steps a call",
-            )
-        )
+        is_own = timeout == self._settings.update_timeout_seconds
+        limit = "learners.update_timeout_seconds" if is_own else "timeout_seconds"  # which callers give by this name
+        got, fix = f"no result in {timeout:g} s ({doing})", f"raise {limit}, or take fewer steps a call"
+        return WaitTimeoutError(explain(f"update {entry.number}", got=got, fix=fix))

@@ -14,7 +14,7 @@ from typing import Any
 from distributed import Client, get_client
 
 from dask_rl.storage.checkpoint import load_checkpoint, load_metadata
-from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, explain
+from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, LearnerLostError, explain
 from dask_rl.storage.html import html_table
 
 from .actor import LearnerActor
@@ -174,7 +174,8 @@ class LearnerGroup(GroupModules):
                 for actor_id in crew.manager.healthy_actor_ids:
                     with contextlib.suppress(*LOST):
                         crew.manager.handles[actor_id].stop()
-                crew.close(_CLOSE_SECONDS)
+                with contextlib.suppress(LearnerLostError):  # a scheduler that is gone ends nobody's process any more
+                    crew.close(_CLOSE_SECONDS)
             finally:
                 crew.release()
 

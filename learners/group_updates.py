@@ -225,7 +225,7 @@ class GroupUpdates(GroupState):
                 for rank, fields in enumerate(given.shares(size))
             ]
 
-        entry = Admitted(number, make, is_async)
+        entry = Admitted(number, make, is_async, find_cancelled=given.find_cancelled)
         self.dispatcher.admit(entry)
         return entry
 

@@ -49,6 +49,10 @@ class ActorHandle(Protocol):
         """Have an update under way end at its next step; does not wait for it."""
         ...
 
+    def forsake(self, number: int, key: str) -> None:
+        """Have a request end that waits for a future which was cancelled; does not wait for it."""
+        ...
+
     def release(self) -> None:
         """Let the actor go."""
         ...
@@ -88,6 +92,9 @@ class LocalHandle:
         return _Done(self._actor.get_health())
 
     def stop(self) -> None:
+        """Do nothing: no update is under way."""
+
+    def forsake(self, number: int, key: str) -> None:
         """Do nothing: no update is under way."""
 
     def release(self) -> None:

@@ -37,13 +37,21 @@ class Hiring:
         Raises:
             ConfigError: too few workers.
             WaitTimeoutError, LearnerError: an actor does not come up.
+            RestartLimitError: one worker after the other leaves while its actor starts.
         """
         settings, wanted = self._settings, max(1, self._settings.num_learners)
-        found = self._pool.wait_for(wanted, (), settings.workers_timeout_seconds, shared=True)
-        if len(found) < wanted and not (settings.elastic and found):
-            self._pool.refuse(wanted, len(found))
-        self._pool.refuse_threads(wanted)
-        return self._start(found)
+        budget = RestartBudget(settings.max_restarts, settings.restart_window_seconds)
+        lost: LearnerLostError | None = None
+        while True:
+            found = self._pool.wait_for(wanted, (), settings.workers_timeout_seconds, shared=True)
+            if len(found) < wanted and not (settings.elastic and found):
+                raise lost or self._pool.too_few(wanted, len(found))
+            self._pool.refuse_threads(wanted)
+            try:
+                return self._start(found)
+            except LearnerLostError as error:  # others may do, or the one that a nanny starts in its place
+                lost = error
+                budget.spend(1, time.monotonic(), str(error))
 
     def replacements(self, count: int, taken: Collection[str], budget: RestartBudget) -> list[DaskHandle]:
         """Start `count` actors in place of lost ones; an elastic group gets as many as there are workers for.
@@ -141,9 +149,10 @@ class Hiring:
             fix = "look at the worker's log, or raise learners.startup_timeout_seconds"
             raise WaitTimeoutError(explain(where, got=f"no actor in {timeout:g} s", fix=fix)) from None
         except (LearnerLostError, KilledWorker) as error:
-            fix = "look at the worker's log and memory, then run the same job again"
-            raise LearnerLostError(explain(where, got=f"a lost worker process ({error})", fix=fix)) from None
+            raise _lost(where, error) from None
         except (CancelledError, ImportError, OSError, RuntimeError) as error:
+            if not isinstance(error, ImportError) and self._is_gone(handle):
+                raise _lost(where, error) from None
             got = " ".join(f"{type(error).__name__}: {error}".split())
             fix = "install the same packages on the workers and the scheduler as here, and give the workers more memory"
             raise LearnerError(explain(where, got=got, fix=fix)) from None
@@ -156,6 +165,11 @@ class Hiring:
         handle.worker_id = there.worker_id
         if alone and _is_taken(there, handle):
             raise _Occupied(handle.where)
+
+    def _is_gone(self, handle: DaskHandle) -> bool:
+        """Tell whether a worker process left before it could say what became of its actor."""
+        there = self._pool.occupancy().get(handle.where)
+        return there is None or there.worker_id != handle.worker_id
 
     def _give_up_starting(self, handle: DaskHandle) -> None:
         """Choose another worker next time; end one that hangs in the construction of this actor."""
@@ -175,6 +189,11 @@ class Hiring:
                 fix="start more workers and run the same job again, or set learners.elastic: true",
             )
         )
+
+
+def _lost(where: str, error: Exception) -> LearnerLostError:
+    fix = "look at the worker's log and memory, then run the same job again"
+    return LearnerLostError(explain(where, got=f"a lost worker process ({error})", fix=fix))
 
 
 def _is_taken(there: Occupancy, handle: DaskHandle) -> bool:

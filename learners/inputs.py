@@ -13,6 +13,7 @@ from .batch import Batch, MultiBatch, as_multi_batch, num_rows
 from .config import LearnerGroupConfig
 from .dropped_rows import RowCount
 from .episodes import AnyEpisode, agents_of, multi_batch_from_episodes
+from .futures import cancelled
 from .iterator import Iterables, SharedData
 from .splitting import UpdatePlan, plan_batch_update, plan_episode_update, split_contiguous
 
@@ -44,6 +45,8 @@ class UpdateInput:
     count_rows: Callable[[], RowCount]
     """Begins to count the rows that the call would train on; does not wait for data."""
     shuffle: bool = False
+    find_cancelled: Callable[[], str | None] = lambda: None
+    """Returns the key of a future among it that was cancelled."""
 
 
 def iterator_input(iterators: Any, num_iters: int, num_learners: int, iterables: Iterables) -> UpdateInput:
@@ -130,8 +133,13 @@ def future_input(futures: Sequence[Future], passes: Passes, num_learners: int, *
             for mine in split_contiguous(held, size)
         ]
 
+    def find_cancelled() -> str | None:
+        return next((str(future.key) for future in held if future.cancelled()), None)
+
     shares(num_learners)
-    return UpdateInput(shares, lambda: _count_later(held, of_episodes), passes.shuffle)
+    if (key := find_cancelled()) is not None:
+        raise cancelled(key)
+    return UpdateInput(shares, lambda: _count_later(held, of_episodes), passes.shuffle, find_cancelled)
 
 
 def _count_later(futures: Sequence[Future], of_episodes: bool) -> Future:

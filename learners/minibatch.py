@@ -1,15 +1,20 @@
 """Cyclic minibatches: every one full, wrapping around, reshuffled at the wrap where asked."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 import numpy as np
+import psutil
 import torch
 
 from dask_rl.storage.errors import ConfigError, explain
 
 from .batch import Batch, MultiBatch, num_rows
+
+_INDEX_BYTES = 8
+"""Those of a row's place in the batch."""
 
 
 def count_minibatches(rows_per_shard: Sequence[int], num_epochs: int, minibatch_size: int | None) -> int:
@@ -30,7 +35,7 @@ def cyclic_minibatches(
     With `start`, only the last `count - start` of them: where a call goes on. Without modules they are empty.
 
     Raises:
-        ConfigError: a module has no row.
+        ConfigError: a module has no row, or a minibatch does not fit in memory.
     """
     for module_id in sorted(batch):
         if num_rows(batch[module_id]) == 0:
@@ -41,6 +46,7 @@ def cyclic_minibatches(
         for _ in range(start, count):
             yield batch
         return
+    _refuse_too_large(batch, minibatch_size)
     streams = {
         module_id: _index_stream(num_rows(batch[module_id]), minibatch_size, shuffle_seed, crc32(module_id.encode()))
         for module_id in sorted(batch)
@@ -51,18 +57,38 @@ def cyclic_minibatches(
             yield {module_id: _take(batch[module_id], index) for module_id, index in indices.items()}
 
 
+def _refuse_too_large(batch: MultiBatch, size: int) -> None:
+    """Raise ConfigError for minibatches larger than the batch that do not fit in memory."""
+    if size <= max((num_rows(part) for part in batch.values()), default=size):
+        return
+    per_row = sum(_INDEX_BYTES + sum(tensor[:1].nbytes for tensor in part.values()) for part in batch.values())
+    available = psutil.virtual_memory().available
+    if size * per_row > available:
+        got = f"{size}, which takes {size * per_row / 1e9:.3g} GB a minibatch"
+        allowed = f"up to {available // per_row} rows of this batch, in the {available / 1e9:.3g} GB that are free"
+        raise ConfigError(explain("minibatch_size", got=got, allowed=allowed, fix="take fewer rows a step"))
+
+
 def _index_stream(rows: int, size: int, shuffle_seed: int | None, tag: int) -> Iterator[torch.Tensor]:
-    epoch = 0
-    pending = np.empty(0, np.int64)
+    if shuffle_seed is None:
+        return (torch.arange(first % rows, first % rows + size) % rows for first in itertools.count(0, size))
+    return _shuffled_stream(rows, size, [shuffle_seed, tag])
+
+
+def _shuffled_stream(rows: int, size: int, seeds: list[int]) -> Iterator[torch.Tensor]:
+    epoch = taken = 0
+    order = np.empty(0, np.int64)
     while True:
-        while len(pending) < size:
-            order = np.arange(rows)
-            if shuffle_seed is not None:
-                order = np.random.default_rng([shuffle_seed, tag, epoch]).permutation(rows)
-            pending = np.concatenate([pending, order])
-            epoch += 1
-        yield torch.from_numpy(pending[:size].copy())
-        pending = pending[size:]
+        index = np.empty(size, np.int64)
+        filled = 0
+        while filled < size:
+            if taken == len(order):
+                order, taken = np.random.default_rng([*seeds, epoch]).permutation(rows), 0
+                epoch += 1
+            count = min(size - filled, rows - taken)
+            index[filled : filled + count] = order[taken : taken + count]
+            filled, taken = filled + count, taken + count
+        yield torch.from_numpy(index)
 
 
 def _take(batch: Batch, index: torch.Tensor) -> Batch:

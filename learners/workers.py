@@ -5,13 +5,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from distributed import Client
+from distributed import CancelledError, Client
 
 from dask_rl.storage.errors import ConfigError, LearnerLostError, explain
 
 from .config import LearnersConfig
+from .dask_client import client_closed, is_closed, noticing_its_end
 from .own_cluster import living_actors
 
 _LOOK_EVERY_SECONDS = 0.1
@@ -97,11 +98,11 @@ class WorkerPool:
                 )
             )
 
-    def refuse(self, num_learners: int, num_found: int) -> NoReturn:
-        """Raise ConfigError for a group that has too few workers."""
+    def too_few(self, num_learners: int, num_found: int) -> ConfigError:
+        """Return the error for a group that has too few workers."""
         with_gpus = f" with {self.num_gpus:g} GPU each (cluster.kind=cuda starts such)" if self.num_gpus else ""
         with_gpus += f" with {self.num_cpus} threads (learners.num_cpus_per_learner)" if self.num_cpus > 1 else ""
-        raise ConfigError(
+        return ConfigError(
             explain(
                 "learners.num_learners",
                 got=f"{num_learners}, and {num_found} usable workers of {len(self._workers())}",
@@ -119,6 +120,8 @@ class WorkerPool:
 
         A nanny then starts another one, which may have the same address.
         """
+        if is_closed(self.client):
+            raise client_closed(self.client)
         if place in self._given_up:
             return
         self._given_up.add(place)
@@ -129,7 +132,7 @@ class WorkerPool:
         options = {"workers": [address], "nanny": True, "on_error": "ignore"}
         # Without a nanny, or out of reach, it lives on: it is not used again, and its generation is over.
         # One that has left since occupancy() was asked is a KeyError of the scheduler's.
-        with contextlib.suppress(TimeoutError, OSError, ValueError, KeyError):
+        with contextlib.suppress(TimeoutError, OSError, ValueError, KeyError), noticing_its_end():
             # `client.run` has no time limit.
             self.client.sync(self.client._run, _kill, pid, **options, callback_timeout=_KILL_SECONDS)
 
@@ -140,26 +143,31 @@ class WorkerPool:
 
 def workers_of(client: Client) -> dict[str, Any]:
     """Return what the scheduler knows of its workers by address; raise LearnerLostError where it is gone."""
-    if client.status != "running":  # reconnecting would bring back no actor
+    # `client.scheduler_info` has no time limit.
+    _ask(client, client._update_scheduler_info, n_workers=-1)
+    workers: dict[str, Any] | None = client._scheduler_identity.get("workers")
+    if workers is None:
         raise scheduler_lost()
-    try:
-        # `client.scheduler_info` has no time limit.
-        client.sync(client._update_scheduler_info, n_workers=-1, callback_timeout=_ANSWER_SECONDS)
-        workers: dict[str, Any] = client._scheduler_identity["workers"]
-    except (KeyError, OSError, RuntimeError, ValueError) as error:
-        raise scheduler_lost(error) from None
     return workers
 
 
 def ask_scheduler(client: Client, function: Callable[..., Any], **arguments: Any) -> Any:
     """Call a function on the scheduler, which passes itself as dask_scheduler; LearnerLostError where it is gone."""
-    if client.status != "running":
+    # `client.run_on_scheduler` has no time limit.
+    return _ask(client, client._run_on_scheduler, function, **arguments)
+
+
+def _ask(client: Client, question: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    if client.status != "running" and not is_closed(client):  # reconnecting would bring back no actor
         raise scheduler_lost()
     try:
-        # `client.run_on_scheduler` has no time limit.
-        return client.sync(client._run_on_scheduler, function, callback_timeout=_ANSWER_SECONDS, **arguments)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise scheduler_lost(error) from None
+        if not is_closed(client):
+            with noticing_its_end():
+                return client.sync(question, *arguments, callback_timeout=_ANSWER_SECONDS, **options)
+    except (CancelledError, KeyError, OSError, RuntimeError, ValueError) as error:
+        if not is_closed(client):
+            raise scheduler_lost(error) from None
+    raise client_closed(client)
 
 
 def scheduler_lost(error: Exception | None = None) -> LearnerLostError:

@@ -48,11 +48,16 @@ def get_algorithm(name: str) -> type[Algorithm[Any]]:
     if isinstance(name, str) and name in _ALGORITHMS:
         return _ALGORITHMS[name]
     near = difflib.get_close_matches(str(name), _ALGORITHMS, n=1)
+<<<<<<< HEAD
     fix = (
         f"did you mean {near[0]!r}?"
         if near
         else "use one of these, or import the module that registers your own (--import MODULE, imports: [MODULE] in a job)"
     )
+=======
+    own = "import the module that registers your own (--import MODULE, imports: [MODULE] in a job)"
+    fix = f"did you mean {near[0]!r}?" if near else f"use one of these, or {own}"
+>>>>>>> f2b1820bce3ebe6ade5dd5de568317b63e644b59
     raise ConfigError(explain("algorithm.name", got=repr(name), allowed=", ".join(algorithm_names()), fix=fix))
 
 

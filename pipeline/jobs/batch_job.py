@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dask_rl.pipeline.runs.batch_config import BatchConfig
 from dask_rl.pipeline.runs.config_errors import validate
@@ -29,6 +29,12 @@ class _Head(BaseModel):
     imports: tuple[ImportName, ...] = ()
     batch: BatchConfig = BatchConfig()
     dataset: str | dict[str, str] = {}
+    evaluation: Any = None
+
+    @model_validator(mode="after")
+    def _can_be_compared(self) -> "_Head":
+        self.batch.check_evaluation(self.evaluation)
+        return self
 
 
 @dataclass(frozen=True)

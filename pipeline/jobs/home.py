@@ -36,8 +36,9 @@ class JobsHome:
             raise self._refusal(reason, "a directory that can be written", "choose another one") from None
         if status.st_uid != os.geteuid():
             raise self._refusal("somebody else's", "a directory of your own", "choose another one")
-        if status.st_mode & stat.S_IWOTH:
-            raise self._refusal("open to everybody", "one that others cannot write", f"chmod o-w '{self.path}'")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            got = "open to everybody" if status.st_mode & stat.S_IWOTH else "open to its group"
+            raise self._refusal(got, "one that others cannot write", f"chmod go-w '{self.path}'")
         return self
 
     def _refusal(self, got: str, allowed: str, fix: str) -> ConfigError:

@@ -52,21 +52,22 @@ class Schedule:
         self._scheduler = scheduler
         self._store = store
 
-    def add(self, entry: JobEntry) -> datetime:
-        """Add a job, or replace the one of that name and file; return when it is due.
+    def add(self, entry: JobEntry) -> datetime | None:
+        """Add a job, or replace the one of that name and file; return when it is due, None where it stays paused.
 
         Raises:
             ConfigError: the name is taken by another file's job, or the directory of its runs by another job.
         """
         job = make_job(entry, None)
-        due: datetime = job.trigger.get_next_fire_time(None, now())
-        job.next_run_time = due
         known = self._scheduler.get_job(entry.name)
+        is_paused = known is not None and known.next_run_time is None
+        due: datetime | None = None if is_paused else job.trigger.get_next_fire_time(None, now())
+        job.next_run_time = due
         if known is not None and entry_of(known).job_file != entry.job_file:
             got, fix = f"{entry.name}, that of {entry_of(known).job_file}", "give another --name, or remove that job"
             raise ConfigError(explain("job name", got=got, allowed="a new one", fix=fix))
-        if known is not None:
         self._refuse_shared_runs(entry)
+        if known is not None:
             self._store.update_job(job)
             return due
         try:
@@ -76,7 +77,6 @@ class Schedule:
             raise ConfigError(explain("job name", got=f"{entry.name}, which is damaged", fix=fix)) from None
         return due
 
-    def jobs(self) -> list[tuple[JobEntry, datetime | None]]:
     def _refuse_shared_runs(self, entry: JobEntry) -> None:
         """Let no two jobs have one directory: of one time both would be one run, and both would promote theirs."""
         base = _directory_of_runs(entry)
@@ -85,6 +85,7 @@ class Schedule:
                 got, fix = f"{base}, that of the job {other.name}", "name another directory, or remove that job"
                 raise ConfigError(explain("run", got=got, allowed="a directory for each job", fix=fix))
 
+    def jobs(self) -> list[tuple[JobEntry, datetime | None]]:
         """Return all jobs by name, each with its next due time; None: it is paused."""
         jobs = [(entry_of(job), job.next_run_time) for job in self._scheduler.get_jobs()]
         return sorted(jobs, key=lambda pair: pair[0].name)
@@ -128,7 +129,6 @@ class Schedule:
         return ConfigError(explain("job", got=repr(name), allowed=known, fix="see `dask-rl jobs list`"))
 
 
-def next_times(entry: JobEntry, count: int) -> list[datetime]:
 def _directory_of_runs(entry: JobEntry) -> Path | None:
     try:
         return load_batch_job(entry.job_file, entry.directory).base.resolve()
@@ -136,6 +136,7 @@ def _directory_of_runs(entry: JobEntry) -> Path | None:
         return None
 
 
+def next_times(entry: JobEntry, count: int) -> list[datetime]:
     """Return the next due times of a job, in its time zone."""
     trigger = JobTrigger(entry.cron, entry.timezone)
     times: list[datetime] = []

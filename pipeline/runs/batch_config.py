@@ -59,3 +59,9 @@ class BatchConfig(BaseModel):
     """Of a whole run, retries and waits included; then it is told to save and stop. Default: none."""
     stop_wait_seconds: float = Field(60, gt=0)
     """How long it may take for that before it is killed."""
+
+    def check_evaluation(self, evaluation: object) -> None:
+        """Raise ConfigError where runs are to be compared, and the job has no evaluation to compare them by."""
+        if self.keep_if == "better" and evaluation is None:
+            got, allowed = "better, in a job without evaluation", "always, or a job with evaluation"
+            raise ConfigError(explain("batch.keep_if", got=got, allowed=allowed, fix="add `evaluation:`"))

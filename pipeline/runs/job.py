@@ -222,9 +222,7 @@ class TrainJob(BaseModel):
             choose_module(module_id, self.datasets, "module in modules")
         if self.evaluation is not None:
             self.evaluated_module()
-        elif self.batch.keep_if == "better":
-            got, allowed = "better, in a job without evaluation", "always, or a job with evaluation"
-            raise ConfigError(explain("batch.keep_if", got=got, allowed=allowed, fix="add `evaluation:`"))
+        self.batch.check_evaluation(self.evaluation)
         return self
 
     @model_validator(mode="after")

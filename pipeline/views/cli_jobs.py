@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dask_rl.pipeline.runs.logs import current_records
-from dask_rl.storage.errors import ConfigError
+from dask_rl.storage.errors import ConfigError, RunStateError
 
 from .cli_command import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Output, command, load, table
 from .cli_render import add_render
@@ -47,7 +47,7 @@ def add(
     ] = None,
     home: Home = None,
 ) -> Output:
-    """Add a job to the schedule; again, with the same file: change when it is due."""
+    """Add a job to the schedule; again, with the same file: change when it is due. One that is paused stays so."""
     with load("pipeline.jobs.extra").needs_extra():
         schedule, trigger = load("pipeline.jobs.schedule"), load("pipeline.jobs.job_trigger")
     names, entries, times = (load(f"pipeline.jobs.{module}") for module in ("names", "job_entry", "times"))
@@ -65,12 +65,14 @@ def add(
     opened = _home(home)
     with schedule.open_schedule(opened) as jobs_:
         due = jobs_.add(entry)
-    values = {"name": entry.name, "next": times.iso(due), "cron": cron, "timezone": entry.timezone}
+    values = {"name": entry.name, "next": None if due is None else times.iso(due), "paused": due is None}
+    values |= {"cron": cron, "timezone": entry.timezone}
     values |= {"job_file": entry.job_file, "directory": entry.directory, "home": str(opened.path)}
     pid = load("pipeline.jobs.server_state").server_pid(opened)
     values["server_pid"] = pid
     hint = "" if pid is not None else "\nno server is running: start `dask-rl jobs serve`"
-    return Output(values, f"{entry.name} is due at {due.isoformat()}{hint}")
+    when = f"is due at {due.isoformat()}" if due else f"stays paused: `dask-rl jobs resume {entry.name}` ends that"
+    return Output(values, f"{entry.name} {when}{hint}")
 
 
 @command(jobs, "list")
@@ -106,12 +108,14 @@ def show(name: Name, home: Home = None) -> Output:
         entry, due = jobs_.get(name)
     times = [] if due is None else [time.isoformat() for time in schedule.next_times(entry, 5)]
     values = entry.model_dump(mode="json") | {"paused": due is None, "next": times}
+    values |= {"runs": None, "current": None, "problem": None}
     try:
         base = load("pipeline.jobs.batch_job").load_batch_job(entry.job_file, entry.directory).base
+        values["runs"] = str(base)
         current = load("pipeline.jobs.promotion").current_run(base)
-        values |= {"runs": str(base), "current": None if current is None else str(current), "problem": None}
-    except ConfigError as error:
-        values |= {"runs": None, "current": None, "problem": str(error)}
+        values["current"] = None if current is None else str(current)
+    except (ConfigError, RunStateError) as error:
+        values["problem"] = str(error)
     last = load("pipeline.jobs.history").History(opened.database).latest(name, 1)
     values["last"] = last[0].values() if last else None
     shown = values | {"last": _one_line(values["last"]) if last else "never ran", "next": times or "paused"}

@@ -135,8 +135,10 @@ def test_an_actor_that_cannot_be_constructed_is_one_line_and_lets_the_others_go(
 def test_a_worker_that_is_gone_before_its_learner_starts_is_missed_soon(cluster_client, monkeypatch):
     monkeypatch.setattr(WorkerPool, "wait_for", lambda *args, **kwargs: [Place("tcp://127.0.0.1:9", "gone")])
     began = time.monotonic()
+    config = make_config(1)
+    config = config.model_copy(update={"learners": config.learners.model_copy(update={"max_restarts": 1})})
     with pytest.raises(LearnerLostError, match=r"learner at tcp://127.0.0.1:9, starting: got a lost worker process"):
-        LearnerGroup(make_config(1), module_spec=SPEC, client=cluster_client)
+        LearnerGroup(config, module_spec=SPEC, client=cluster_client)
     assert time.monotonic() - began < 30
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 import worker_code
 from crew_cases import SPEC
-from distributed import Client
+from distributed import CancelledError, Client
 from learner_cases import make_learner
 
 from dask_rl.learners import dask_handle, recruiting, workers
@@ -20,7 +20,7 @@ from dask_rl.learners.recruiting import Recruiting
 from dask_rl.learners.restarts import RestartBudget
 from dask_rl.learners.watch import Watch
 from dask_rl.learners.workers import Occupancy, Place, WorkerPool, ask_scheduler, workers_of
-from dask_rl.storage.errors import LearnerError, LearnerLostError, WorkersMissingError
+from dask_rl.storage.errors import LearnerError, LearnerLostError, RestartLimitError, WorkersMissingError
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def held():
 
 
 def settings_of(**learners) -> LearnersConfig:
-    return LearnersConfig(num_learners=2, num_threads_per_learner=1, **learners)
+    return LearnersConfig(**{"num_learners": 2, "num_threads_per_learner": 1, **learners})
 
 
 def blueprint():
@@ -252,6 +252,62 @@ def test_a_recruit_that_hangs_holds_up_others_for_a_moment_and_is_given_up(pair,
     wait_until(lambda: recruits.take(taken) or not recruits._recruits)
     assert recruits._hiring._pool.free() == []
     taken[0].release()
+
+
+class LeftWithItsActor:
+    """What Dask says of an actor whose worker left once it had constructed it."""
+
+    key = "left"
+
+    def __init__(self, error):
+        self.error = error
+
+    def result(self, timeout):
+        raise self.error
+
+
+@pytest.fixture
+def leave_once(monkeypatch):
+    """The first worker on which an actor starts leaves meanwhile; returns where actors were started."""
+    tried, start = [], DaskHandle.start
+
+    def leaving(handle, timeout):
+        tried.append(handle.where)
+        if len(tried) == 1:
+            handle._future.release()
+            handle._future = LeftWithItsActor(RuntimeError("Worker holding Actor was lost"))
+        start(handle, timeout)
+
+    monkeypatch.setattr(DaskHandle, "start", leaving)
+    return tried
+
+
+def test_a_worker_that_leaves_while_the_first_actor_starts_is_made_up_for(pair, leave_once):
+    [hired] = Hiring(pair, settings_of(num_learners=1), blueprint).first()
+    assert len(leave_once) == 2
+    assert hired.is_constructed
+    hired.release()
+
+
+def test_a_worker_that_leaves_while_a_replacement_starts_counts_as_a_lost_one(pair, leave_once):
+    budget = RestartBudget(1, 600)
+    [hired] = Hiring(pair, settings_of(), blueprint).replacements(1, (), budget)
+    assert (len(leave_once), budget.total) == (2, 1)
+    hired.release()
+
+
+def test_workers_that_leave_one_after_the_other_end_the_search(pair, leave_once):
+    with pytest.raises(RestartLimitError, match=r"the last one: learner at .*, starting: got a lost worker process"):
+        Hiring(pair, settings_of(num_learners=1, max_restarts=0), blueprint).first()
+
+
+@pytest.mark.parametrize("error", [OSError("connection reset"), CancelledError("x"), RuntimeError("x")])
+def test_an_error_of_a_worker_that_is_gone_is_its_loss(pair, error):
+    hiring = Hiring(pair, settings_of(), blueprint)
+    [handle] = hiring.submit((), 1)
+    handle._future, handle.worker_id = LeftWithItsActor(error), "one before"
+    with pytest.raises(LearnerLostError, match="starting: got a lost worker process"):
+        hiring.await_start(handle, time.monotonic() + 20)
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -1,5 +1,7 @@
 import math
+from zlib import crc32
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -88,3 +90,38 @@ def test_starting_later_gives_the_rest(size):
     for start in (0, 2, 6):
         rest = list(cyclic_minibatches(batch, 6, size, shuffle_seed=1, start=start))
         assert [b["b"]["x"].tolist() for b in rest] == [b["b"]["x"].tolist() for b in whole[start:]]
+
+
+def slow_stream(rows, size, shuffle_seed, tag):
+    """Orders one after the other, cut into pieces."""
+    pending, epoch = [], 0
+    while True:
+        while len(pending) < size:
+            order = list(range(rows))
+            if shuffle_seed is not None:
+                order = np.random.default_rng([shuffle_seed, tag, epoch]).permutation(rows).tolist()
+            pending, epoch = pending + order, epoch + 1
+        yield pending[:size]
+        pending = pending[size:]
+
+
+@given(st.integers(1, 9), st.integers(1, 30), st.sampled_from([None, 0, 7]))
+def test_pieces_of_an_endless_stream_of_orders(rows, size, shuffle_seed):
+    batch = {"m": {"x": torch.arange(rows)}}
+    expected = slow_stream(rows, size, shuffle_seed, crc32(b"m"))
+    for minibatch in cyclic_minibatches(batch, 7, size, shuffle_seed=shuffle_seed):
+        assert minibatch["m"]["x"].tolist() == next(expected)
+
+
+@pytest.mark.parametrize("shuffle_seed", [None, 3])
+def test_many_more_rows_than_there_are_take_time_in_proportion(shuffle_seed):
+    batch, size = {"m": {"x": torch.arange(1000)}}, 1_000_000
+    [minibatch] = cyclic_minibatches(batch, 1, size, shuffle_seed=shuffle_seed)  # quadratic, it took minutes
+    assert torch.bincount(minibatch["m"]["x"]).tolist() == [1000] * 1000
+
+
+def test_minibatches_that_fit_in_no_memory_are_refused():
+    batch = {"m": {"x": torch.zeros(8, 3), "y": torch.zeros(8)}}
+    match = r"minibatch_size: got 1000000000000, which takes 2\.4e\+04 GB a minibatch; allowed: up to \d+ rows of this"
+    with pytest.raises(ConfigError, match=match):
+        next(cyclic_minibatches(batch, 1, 10**12))

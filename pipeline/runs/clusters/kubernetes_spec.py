@@ -50,6 +50,8 @@ def pod_spec(config: ClusterConfig, container: Mapping[str, Any]) -> dict[str, A
             "runAsUser": settings.user_id,
             "runAsGroup": settings.user_id,
             "fsGroup": settings.user_id,
+            # Else each mount opens the home of the history to the group again, and takes long with many files.
+            "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [{**own, **container}],

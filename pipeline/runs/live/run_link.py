@@ -31,8 +31,11 @@ class RunLink(Protocol):
     num_steps: int
     client: Client | None
     """Where evaluations play; None: in this process."""
-    address: str | None
-    """Of the scheduler that the run tells of itself; None: of none, or not yet."""
+
+    @property
+    def address(self) -> str | None:
+        """Of the scheduler that the run tells of itself; None: of none, or not yet."""
+        ...
 
     def look(self) -> RunState:
         """Return what the run says about itself."""

@@ -140,11 +140,13 @@ def test_a_file_that_is_no_database_is_refused(home):
         schedule.jobs()
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o703])
-def test_a_home_that_everybody_can_write_is_refused(tmp_path, mode):
+@pytest.mark.parametrize(
+    ("mode", "who"), [(0o777, "everybody"), (0o703, "everybody"), (0o775, "its group"), (0o720, "its group")]
+)
+def test_a_home_that_others_can_write_is_refused(tmp_path, mode, who):
     (tmp_path / "home").mkdir()
     (tmp_path / "home").chmod(mode)
-    with pytest.raises(ConfigError, match=r"open to everybody; allowed: one that others cannot write; chmod o-w"):
+    with pytest.raises(ConfigError, match=rf"open to {who}; allowed: one that others cannot write; chmod go-w"):
         JobsHome(tmp_path / "home").create()
 
 

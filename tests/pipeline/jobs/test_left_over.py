@@ -61,6 +61,13 @@ def test_overrides_count_for_the_place_of_the_runs(job, tmp_path):
         load_batch_job(job, overrides=["nonsense"])
 
 
+def test_a_comparison_without_evaluations_is_refused_before_a_run_begins(job):
+    job.write_text(job.read_text() + "batch: {keep_if: better}\n")
+    with pytest.raises(ConfigError, match=r"batch.keep_if: got better, in a job without evaluation"):
+        load_batch_job(job)
+    assert load_batch_job(job, overrides=["evaluation={environment: Pendulum-v1}"]).batch.keep_if == "better"
+
+
 def test_a_damaged_record_is_named_and_a_job_that_is_none_has_no_runs(job, tmp_path):
     folder = record(job, FIRST, "running")
     (folder / "batch.json").write_text("{")
