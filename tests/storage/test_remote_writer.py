@@ -12,6 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 from faulty_stores import Faults, FaultyFileSystem
+from supplies import SPACES, RandomSupply, run_as_if_elsewhere
 
 from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
 from dask_rl.storage import DatasetError, DatasetWriter, InvalidDataError, OfflineDataset
@@ -256,3 +257,29 @@ def test_imports_and_collected_episodes_go_to_urls(tmp_path, faults, memory, sam
     config = CollectConfig(environment="CartPole-v1", num_episodes=3)
     with collect(config, "faulty://bucket/collected.zarr") as dataset:
         assert dataset.num_episodes == 3
+
+
+def test_shards_that_tasks_write_are_those_of_a_directory(tmp_path, faults, memory):
+    """The tasks get the place pickled, as in other processes; what is finished is not written again."""
+    supply = RandomSupply((20, 3, 40, 7, 33, 12, 30))
+
+    def write_by_tasks(path, run=run_as_if_elsewhere):
+        with DatasetWriter(path, **SPACES, shard_rows=16) as writer:
+            writer.add_supply(supply, supply.survey(), run)
+            return writer.finish()
+
+    def crashing(function, items, name):
+        yield from islice(run_as_if_elsewhere(function, items, name), 4)
+        raise Crash
+
+    with pytest.raises(Crash):
+        write_by_tasks(
+            URL, lambda f, items, name: (crashing if name == "write-shard" else run_as_if_elsewhere)(f, items, name)
+        )
+    done = put_shards(faults)
+    faults.requests.clear()
+    remote = write_by_tasks(URL)
+    assert done
+    assert not set(done) & set(put_shards(faults))
+    remote.verify(deep=True)
+    assert remote.content_hash == write_by_tasks(tmp_path / "d.zarr").content_hash
