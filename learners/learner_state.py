@@ -211,6 +211,7 @@ class LearnerState(Checkpointable):
             return False
         for module_id, values in weights.items():
             self.module[module_id].check_whole(values)
+            self.module[module_id].check_finite(values)
         self.module.set_state(weights)
         return True
 

@@ -86,7 +86,7 @@ class RLModule(nn.Module):
                 raise ConfigError(explain(f"module state {name}", got=f"shape {shape}", allowed=wanted, fix=fix))
 
     def check_whole(self, state: Mapping[str, Any]) -> None:
-        """Raise ConfigError where a state lacks a name, of all or of those for inference, or a parameter is not finite.
+        """Raise ConfigError where a state does not fit, or lacks a name, of all or of those for inference.
 
         Raises:
             CheckpointError: a value is no number.
@@ -97,6 +97,9 @@ class RLModule(nn.Module):
         if missing := sorted((acting if acting and state.keys() <= acting else own.keys()) - state.keys()):
             fix = "use a state of a module with the same spaces and sizes"
             raise ConfigError(explain("module state", got=f"no {', '.join(missing)}", allowed=sorted(own), fix=fix))
+
+    def check_finite(self, state: Mapping[str, Any]) -> None:
+        """Raise ConfigError where a parameter is not finite."""
         for name, _ in self.named_parameters():
             if name in state and not bool(torch.isfinite(torch.as_tensor(state[name])).all()):
                 subject, fix = f"module state {name}", "use weights of a module that has not diverged"

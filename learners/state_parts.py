@@ -42,7 +42,7 @@ class StateParts:
         parts = {name: as_mapping(name, given.get(name, {})) for name in ("rl_module", "optimizers", "lifetime")}
         weights = {id_: as_mapping(f"rl_module/{id_}", values) for id_, values in parts["rl_module"].items()}
         for module_id, values in sorted(weights.items()):
-            module[module_id].check_state(values)
+            module[module_id].check_whole(values)
         prepared = {
             (module_id, name): _find(optimizers, module_id, name).prepare(values)
             for module_id, named in sorted(parts["optimizers"].items())
@@ -56,14 +56,14 @@ class StateParts:
 
 
 def part_names(state: Mapping[str, Any]) -> set[tuple[str, ...]]:
-    """Return the paths of what a whole state holds, but for iterators, which come and go: rl_module/ID/NAME, …."""
+    """Return the paths of what a whole state holds, but for iterators, which come and go."""
     names: set[tuple[str, ...]] = set()
     for part in _PARTS[:-1]:
         for key, inner in state.get(part, {}).items():
-            deeper = inner if isinstance(inner, Mapping) and part != "counters" else {}
-            names |= {(part, key, name) for name, value in deeper.items() if not _is_empty(value)}
-            if part == "counters":
+            if part in ("rl_module", "counters"):  # whether weights are whole is seen when they are taken over
                 names.add((part, key))
+            else:
+                names |= {(part, key, name) for name, value in inner.items() if not _is_empty(value)}
     return names
 
 
