@@ -8,6 +8,8 @@ import torch
 
 from dask_rl.storage.errors import ConfigError, explain
 
+from .input_checks import check_names
+
 ModuleID = str
 DEFAULT_MODULE_ID: ModuleID = "default_module"
 
@@ -33,24 +35,26 @@ SEQUENCE_MASK = "sequence_mask"
 _SCALARS = ("rewards", "terminations", "next_valid", "returns_to_go", "discounts")
 """One value a row, or one a step of a sequence."""
 
+_ALLOWED = "torch tensors by field, or such batches by module id"
+
 MultiBatch = dict[ModuleID, Batch]
 """Batches by module id; always iterated in sorted order, so that all learners agree on it."""
 
 
 def as_multi_batch(batch: Mapping[str, Any]) -> MultiBatch:
     """Wrap a plain Batch as that of the default module; copies no tensor, refuses what is none."""
+    check_names("batch", batch, _ALLOWED)
     by_module = all(isinstance(value, Mapping) for value in batch.values())
     modules = {name: dict(batch[name]) for name in sorted(batch)} if by_module else {DEFAULT_MODULE_ID: dict(batch)}
     for fields in modules.values():
         for name, value in fields.items():
             if not isinstance(value, torch.Tensor):
+                fix = "convert arrays with torch.as_tensor"
+                raise ConfigError(explain(f"batch: {name}", got=type(value).__name__, allowed=_ALLOWED, fix=fix))
+            if value.layout is not torch.strided or not value.dim():
+                got = f"{value.layout}, shape {tuple(value.shape)}"
                 raise ConfigError(
-                    explain(
-                        f"batch: {name}",
-                        got=type(value).__name__,
-                        allowed="torch tensors by field, or such batches by module id",
-                        fix="convert arrays with torch.as_tensor",
-                    )
+                    explain(f"batch: {name}", got=got, allowed="a dense tensor (B, …)", fix="give it one value a row")
                 )
     return modules
 

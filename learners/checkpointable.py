@@ -2,13 +2,14 @@
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dask_rl.storage.checkpoint import load_checkpoint, save_checkpoint
+from dask_rl.storage.errors import CheckpointError, ConfigError, explain
 
 from .config import LearnerGroupConfig
 from .module import MultiRLModuleSpec
@@ -17,11 +18,17 @@ State = dict[str, Any]
 """Nested dicts; leaves are tensors, arrays or JSON values. A component is a path such as "learner/rl_module/p0"."""
 
 Components = str | Collection[str] | None
+_MAX_NAMED = 5
 
 
 def select_state(state: Mapping[str, Any], components: Components = None, not_components: Components = None) -> State:
-    """Return the parts of a state under one of `components` (None: all) and under none of `not_components`."""
+    """Return the parts of a state under one of `components` (None: all) and under none of `not_components`.
+
+    Raises:
+        ConfigError: there is no such component.
+    """
     wanted, unwanted = _paths(components), _paths(not_components) or []
+    _check_known(state, [*(wanted or []), *unwanted])
 
     def walk(node: Mapping[str, Any], path: tuple[str, ...]) -> State:
         out: State = {}
@@ -45,8 +52,34 @@ def select_state(state: Mapping[str, Any], components: Components = None, not_co
 def _paths(components: Components) -> list[tuple[str, ...]] | None:
     if components is None:
         return None
-    names = [components] if isinstance(components, str) else list(components)
+    names: list[Any] = (
+        [components] if isinstance(components, str) or not isinstance(components, Collection) else [*components]
+    )
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        allowed = "paths such as 'rl_module', or a list of them"
+        raise ConfigError(explain("components", got=repr(wrong[0]), allowed=allowed, fix="name components"))
     return [tuple(name.split("/")) for name in names]
+
+
+def _check_known(state: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> None:
+    """Raise ConfigError where a path leads nowhere."""
+    for path in paths:
+        node: Any = state
+        for depth, key in enumerate(path):
+            if not isinstance(node, Mapping) or key not in node:
+                known = ["/".join([*path[:depth], name]) for name in node] if isinstance(node, Mapping) else []
+                got = repr("/".join(path))
+                raise ConfigError(explain("components", got=got, allowed=known, fix="correct the name"))
+            node = node[key]
+
+
+def _first_lack(state: Any, path: tuple[str, ...]) -> str:
+    """Return the first part of a path that is not in a state; "" where it is."""
+    for depth, name in enumerate(path, 1):
+        if not isinstance(state, Mapping) or name not in state:
+            return "/".join(path[:depth])
+        state = state[name]
+    return ""
 
 
 def to_arrays(state: Any) -> Any:
@@ -74,6 +107,10 @@ class Checkpointable(ABC):
         """Take over the parts that `state` holds; leave the others."""
 
     @abstractmethod
+    def part_names(self) -> set[tuple[str, ...]]:
+        """Return the paths of all that a whole state holds."""
+
+    @abstractmethod
     def get_metadata(self) -> dict[str, Any]:
         """Return the class's registered name and its constructor arguments, as JSON values."""
 
@@ -90,9 +127,15 @@ class Checkpointable(ABC):
         """Take over a saved state, or one component of it.
 
         Raises:
-            CheckpointError: it is missing, damaged or foreign, or has no such component.
+            CheckpointError: it is missing, damaged or foreign, or has no such component, or lacks parts of it.
         """
         state, _ = load_checkpoint(Path(path), component=component)
-        for name in reversed(component.split("/") if component else []):
+        names = tuple(component.split("/") if component else ())
+        for name in reversed(names):
             state = {name: state}
+        wanted = [part for part in self.part_names() if part[: len(names)] == names]
+        if missing := sorted({_first_lack(state, part) for part in wanted} - {""}):
+            got = f"no {', '.join(missing[:_MAX_NAMED])}{' and more' if len(missing) > _MAX_NAMED else ''}"
+            fix = "restore a checkpoint of these modules, or name the component to restore"
+            raise CheckpointError(explain(str(path), got=got, allowed="every part of the state", fix=fix))
         self.set_state(state)

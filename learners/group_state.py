@@ -26,9 +26,11 @@ from .dispatcher import Dispatcher
 from .dropped_rows import DroppedRows
 from .events import GroupEvent
 from .handles import LOST
+from .input_checks import check_ranks
 from .learner import Learner
 from .manager import ActorManager, CallResult, values
 from .module import MultiRLModuleSpec
+from .state_values import as_mapping, as_parts
 
 MAX_NUMBER = 2**62
 """Of an update request; the next ones, and seeds with it, are 64-bit numbers too."""
@@ -113,7 +115,7 @@ class GroupState(Checkpointable):
             except WaitTimeoutError as error:
                 late = error
             left = max(deadline - time.monotonic(), _LEAST_SECONDS)
-        ids = list(range(len(self)) if remote_actor_ids is None else remote_actor_ids)
+        ids = check_ranks("remote_actor_ids", remote_actor_ids, len(self))
         if healthy_only:
             ids = [actor_id for actor_id in ids if actor_id not in self.manager.lost]
         if late is not None:
@@ -176,6 +178,10 @@ class GroupState(Checkpointable):
         """Return the learners' common state under "learner"; see LearnerState.get_state."""
         return select_state({"learner": self._on_one(_get_state)}, components, not_components)
 
+    def part_names(self) -> set[tuple[str, ...]]:
+        """Return the paths of all that a whole state holds."""
+        return {("learner", *name) for name in self._on_one(Learner.part_names)}
+
     def get_surviving_state(self) -> State:
         """Return the state as a learner that is left knows it, without any repair: after an error of `update_…`.
 
@@ -191,19 +197,19 @@ class GroupState(Checkpointable):
             state: as `get_state` returns it.
             force: False takes nothing of a state whose weights are older, by their sequence number, than the present.
         """
-        if "learner" in state:
-            before, number = self._num_requests, state["learner"].get("counters", {}).get("weights_seq_no")
-            if isinstance(number, int) and 0 <= number <= MAX_NUMBER:
-                # Learners may take it although nobody waits for them any more; a later request is none of these.
-                self._num_requests = max(before, number)
-            try:
-                numbers = self._on_all(_set_state, state=to_arrays(state["learner"]), force=force)
-            except _REFUSALS:
-                if not self.crew.is_broken:
-                    self._num_requests = before
-                raise
-            # backwards too: the order of minibatches follows from the number
-            self._num_requests = numbers[0]
+        learner = as_mapping("learner", as_parts("state", state, ("learner",)).get("learner"))
+        before, number = self._num_requests, as_mapping("counters", learner.get("counters", {})).get("weights_seq_no")
+        if isinstance(number, int) and 0 <= number <= MAX_NUMBER:
+            # Learners may take it although nobody waits for them any more; a later request is none of these.
+            self._num_requests = max(before, number)
+        try:
+            numbers = self._on_all(_set_state, state=to_arrays(learner), force=force)
+        except _REFUSALS:
+            if not self.crew.is_broken:
+                self._num_requests = before
+            raise
+        # backwards too: the order of minibatches follows from the number
+        self._num_requests = numbers[0]
 
     def get_weights(
         self, module_ids: Collection[ModuleID] | None = None, *, inference_only: bool = False
@@ -229,7 +235,7 @@ class GroupState(Checkpointable):
             weights_seq_no: number of the update call that made them; older ones than the learners' are not taken.
             force: take them anyway.
         """
-        arrays = to_arrays(weights)
+        arrays = to_arrays({id_: as_mapping(id_, named) for id_, named in as_mapping("weights", weights).items()})
         taken = self._on_all(_set_weights, weights=arrays, weights_seq_no=weights_seq_no, force=force)
         return all(taken)
 

@@ -10,6 +10,7 @@ from .batch import Batch, MultiBatch
 from .dispatcher import Admitted
 from .episodes import AnyEpisode
 from .group_state import GroupState
+from .input_checks import check_count, check_iterables, check_list, check_names
 from .inputs import (
     EpisodeBatches,
     Passes,
@@ -21,6 +22,7 @@ from .inputs import (
     iterator_input,
 )
 from .iterator import BatchSource, Iterables, SharedData
+from .layout_checks import check_episodes, checked_batch
 from .metrics import Result
 from .request import UpdateRequest
 
@@ -62,7 +64,7 @@ class GroupUpdates(GroupState):
         if misplaced := sorted(options.keys() & _OF_PASSES):
             allowed = "num_iters: batches of an iterator are taken as they are"
             raise ConfigError(explain("iterators", got=misplaced, allowed=allowed, fix="leave it out"))
-        if num_iters < 1:
+        if check_count("num_iters", num_iters) < 1:
             raise ConfigError(explain("num_iters", got=num_iters, allowed="at least 1", fix="correct it"))
         return self._update(
             lambda: iterator_input(iterators, num_iters, len(self), self._iterables), num_iters=num_iters, **options
@@ -96,10 +98,12 @@ class GroupUpdates(GroupState):
         passes = Passes(num_epochs, minibatch_size, shuffle_batch_per_epoch)
         if isinstance(batch, Mapping):
             _refuse_num_iters(num_iters)
-            return self._update(lambda: batch_input(batch, passes, len(self)), **options)
+            given = checked_batch(batch, self.module_spec)
+            return self._update(lambda: batch_input(given, passes, len(self)), **options)
         if are_futures(batch):
             _refuse_num_iters(num_iters)
             return self._update(lambda: future_input(batch, passes, len(self), of_episodes=False), **options)
+        check_list("batch", batch, "a batch, or a list of futures or iterators, one per learner")
         passes.refuse_for_iterators()
         return self.update_from_iterators(batch, num_iters=_required(num_iters), **options)
 
@@ -131,11 +135,14 @@ class GroupUpdates(GroupState):
         if are_futures(episodes):
             _refuse_num_iters(num_iters)
             return self._update(lambda: future_input(episodes, passes, len(self), of_episodes=True), **options)
+        check_list("episodes", episodes, "a list of episodes, or of futures or iterators of them")
         if episodes and not isinstance(episodes[0], AnyEpisode) and isinstance(episodes[0], Iterable):
+            check_iterables(dict(enumerate(episodes)))
             passes.refuse_for_iterators()
             batches = self._iterables.wrapped(episodes, lambda given: EpisodeBatches(given, self.config))
             return self.update_from_iterators(batches, num_iters=_required(num_iters), **options)
         _refuse_num_iters(num_iters)
+        check_episodes(episodes, self.module_spec)
         return self._update(lambda: episode_input(episodes, passes, len(self), self.config), **options)
 
     def update(self, *, batch: Any = None, episodes: Any = None, iterators: Any = None, **options: Any) -> Any:
@@ -191,6 +198,7 @@ class GroupUpdates(GroupState):
     ) -> Any:
         """Carry out one request a learner, or only begin with it."""
         dispatcher = self.dispatcher
+        check_names("timesteps", {} if timesteps is None else timesteps, "counters by name")
         if async_update and self.is_local:
             allowed = "learners on workers of their own (learners.num_learners of 1 or more)"
             raise ConfigError(explain("async_update", got="a local learner", allowed=allowed, fix="leave it out"))

@@ -14,6 +14,7 @@ from .config import LearnerGroupConfig
 from .dropped_rows import RowCount
 from .episodes import AnyEpisode, agents_of, multi_batch_from_episodes
 from .futures import cancelled
+from .input_checks import check_count, check_list
 from .iterator import Iterables, SharedData
 from .splitting import UpdatePlan, plan_batch_update, plan_episode_update, split_contiguous
 
@@ -28,6 +29,12 @@ class Passes:
     num_epochs: int = 1
     minibatch_size: int | None = None
     shuffle: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for numbers that are none."""
+        check_count("num_epochs", self.num_epochs)
+        if self.minibatch_size is not None:
+            check_count("minibatch_size", self.minibatch_size)
 
     def refuse_for_iterators(self) -> None:
         """Raise ConfigError unless it is the default: batches of an iterator are taken as they are."""
@@ -57,6 +64,7 @@ def iterator_input(iterators: Any, num_iters: int, num_learners: int, iterables:
             lambda size: [{"source": source, "num_iters": num_iters} for source in data.shares(size)],
             lambda: num_iters * data.rows_per_batch(),
         )
+    check_list("iterators", iterators, "a list of iterators, one per learner")
     _check_one_each("iterators", iterators, num_learners)
     sources = iterables.sources(iterators)
 
@@ -174,9 +182,9 @@ class EpisodeBatches:
             )
 
 
-def are_futures(given: Sequence[Any]) -> bool:
+def are_futures(given: Any) -> bool:
     """Tell whether an input is a list of Dask futures."""
-    return len(given) > 0 and all(isinstance(item, Future) for item in given)
+    return isinstance(given, Sequence) and len(given) > 0 and all(isinstance(item, Future) for item in given)
 
 
 def _check_one_each(what: str, given: Sequence[Any], num_learners: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from dask_rl.storage.errors import ConfigError, explain
 
 from .batch import Batch, MultiBatch, as_multi_batch, num_rows
+from .input_checks import check_iterables
 
 
 class BatchIterator(Protocol):
@@ -81,17 +82,21 @@ class SharedData(Protocol):
 class IterableSource:
     """A BatchSource over any re-iterable of batches: an exhausted one starts its next epoch."""
 
-    def __init__(self, batches: Iterable[Batch | MultiBatch], key: str, version: int = 0) -> None:
+    def __init__(
+        self, batches: Iterable[Batch | MultiBatch], key: str, version: int = 0, rank: int | None = None
+    ) -> None:
         """Wrap `batches`, which must be picklable to reach a learner in another process.
 
         Args:
             batches: the iterable.
             key: its name.
             version: stands for the caller's object, of which a copy may travel; another one replaces the iterator.
+            rank: the learner whose it is, for messages.
         """
         self._batches = batches
         self.key = key
         self._version = version
+        self._subject = repr(key) if rank is None else f"of learner {rank}"
 
     def __eq__(self, other: object) -> bool:
         """Tell whether key and version are the same."""
@@ -110,7 +115,7 @@ class IterableSource:
 
     def open(self, device: torch.device, timeout_seconds: float) -> "IterableIterator":
         """Open it; an iterable is never waited for."""
-        return IterableIterator(self._batches, self.key)
+        return IterableIterator(self._batches, self._subject)
 
 
 class RowTally:
@@ -150,10 +155,10 @@ class IterableIterator:
     rows_per_shard = 0
     is_aligned = False
 
-    def __init__(self, batches: Iterable[Batch | MultiBatch], key: str) -> None:
+    def __init__(self, batches: Iterable[Batch | MultiBatch], name: str) -> None:
         self.step = 0
         self._batches = batches
-        self._key = key
+        self._name = name
         self._iterator: Iterator[Batch | MultiBatch] = iter(batches)
 
     def next_batch(self) -> Batch | MultiBatch:
@@ -164,7 +169,7 @@ class IterableIterator:
             batch = next(self._iterator, None)
         if batch is None:
             raise ConfigError(
-                explain(f"iterator {self._key!r}", got="no batch", allowed="at least one", fix="give it data")
+                explain(f"iterator {self._name}", got="no batch", allowed="at least one", fix="give it data")
             )
         self.step += 1
         return batch
@@ -201,12 +206,13 @@ class Iterables:
 
     def sources(self, iterators: Sequence[BatchSource | Iterable[Batch | MultiBatch]]) -> list[BatchSource]:
         """Return a source for each; those that are none already are wrapped."""
+        check_iterables({rank: one for rank, one in enumerate(iterators) if not isinstance(one, BatchSource)})
         if not _same(iterators, self._last):
             self._last, self._version, self.taken = list(iterators), self._version + 1, 0
             self._tallies = [None if isinstance(given, BatchSource) else RowTally(given) for given in iterators]
         return [
-            given if isinstance(given, BatchSource) else IterableSource(given, "iterables", self._version)
-            for given in iterators
+            given if isinstance(given, BatchSource) else IterableSource(given, "iterables", self._version, rank)
+            for rank, given in enumerate(iterators)
         ]
 
     def count_rows(self, sources: Sequence[BatchSource], count: int) -> Iterator[int]:

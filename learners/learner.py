@@ -130,6 +130,7 @@ class Learner(LearnerModules):
         completed = self.iterator_steps.get(source.key, 0)
         if iterator.step != completed:  # a step was begun and not finished, here or elsewhere
             iterator.seek(completed)
+        is_checked = False
         for _ in range(self.step - self.open_first_step, num_iters):
             self._check_stop()
             self.activity.enter(WAITING_FOR_DATA)
@@ -137,6 +138,10 @@ class Learner(LearnerModules):
                 given = as_multi_batch(iterator.next_batch())
                 self._check_known(given)
                 chosen = self._choose(given, metrics, is_aligned=iterator.is_aligned)
+                if not is_checked:
+                    self._check_layouts(chosen)
+                    # Then all batches hold the same, and all of it is trained on.
+                    is_checked = iterator.is_aligned and not callable(self.modules_to_update)
                 batches = {module_id: self._cast(batch) for module_id, batch in chosen.items()}
             self._step(batches, iterator.shards, metrics)
             self.iterator_steps[source.key] = iterator.step
@@ -149,6 +154,7 @@ class Learner(LearnerModules):
             batches = multi_batch_from_episodes(episodes, self.dtype, lambda id_: config.algorithm_of(id_).discount)
         self._check_known(batches)
         agreed = self._agree(request, self._selected(batches))
+        self._check_layouts({module_id: batches[module_id] for module_id in agreed.module_ids})
         kept = {module_id: self._cast(batches[module_id]) for module_id in agreed.module_ids}
         count, done = agreed.num_minibatches, self.step - self.open_first_step
         size, seed = request.minibatch_size, request.shuffle_seed

@@ -88,7 +88,7 @@ class LearnerStages(LearnerRank):
 
     def _build_storage(self) -> None:
         """Lay out parameters, gradients and targets; may be done again, values stay and optimizers begin anew."""
-        for made in (self._noise, self._gradients, self._targets, self._undo, self._undo_buffers):
+        for made in (self._noise, self._gradients, self._targets, self._undo, self._undo_buffers, self._layouts):
             made.clear()
         groups = {key: registration.parameters for key, registration in sorted(self._registrations.items())}
         self.flat = FlatParameters(groups, list(self.module), dtype=self.dtype, device=self.device)

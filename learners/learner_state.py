@@ -17,11 +17,12 @@ from .config import LearnerGroupConfig
 from .flat import FlatParameters, FlatTargets, SegmentKey
 from .gradients import PhaseGradients
 from .iterator import BatchIterator, BatchSource
+from .layout_checks import Layout
 from .metrics import Lifetime, OpenCall, Result
 from .module import MultiRLModule, MultiRLModuleSpec
 from .noise import NoiseBuffers
 from .optimizers import Registration, SegmentOptimizer
-from .state_parts import StateParts
+from .state_parts import StateParts, part_names
 from .undo import Undo
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.float64}
@@ -99,6 +100,8 @@ class LearnerState(Checkpointable):
         self._gradient_norms: dict[SegmentKey, torch.Tensor] = {}
         self._targets: dict[tuple[ModuleID, str], FlatTargets] = {}
         self._noise: dict[ModuleID, NoiseBuffers] = {}
+        self._layouts: dict[ModuleID, Layout] = {}
+        """Of the last batches, which were found to fit."""
         self._undo: dict[ModuleID, Undo] = {}
         self._undo_buffers: dict[ModuleID, Undo] = {}
         """Of losses that write to buffers; all else that a step of one phase changes comes after its exchange."""
@@ -200,11 +203,21 @@ class LearnerState(Checkpointable):
 
         Returns:
             Whether they were taken.
+
+        Raises:
+            ConfigError: some of a module's are missing or not finite; those for inference are enough.
         """
         if weights_seq_no is not None and int(weights_seq_no) < self.weights_seq_no and not force:
             return False
+        for module_id, values in weights.items():
+            self.module[module_id].check_whole(values)
+            self.module[module_id].check_finite(values)
         self.module.set_state(weights)
         return True
+
+    def part_names(self) -> set[tuple[str, ...]]:
+        """Return the paths of all that a whole state holds."""
+        return part_names(self.get_state(not_components="iterators"))
 
     def _iterator_states(self) -> dict[str, dict[str, Any]]:
         """Return those of open iterators, and of those that no update has asked for since they were taken over.

@@ -13,6 +13,7 @@ from .algorithm import Phase
 from .batch import Batch, ModuleID, MultiBatch, check_batch, num_rows
 from .flat import SegmentKey
 from .gradients import Losses
+from .layout_checks import check_layout, layout_of
 from .learner_stages import LearnerStages
 from .losses import num_valid_rows
 from .metrics import CallMetrics
@@ -118,8 +119,15 @@ class LearnerSteps(LearnerStages):
             self.collective.set_timeout(self.config.learners.collective_timeout_seconds)
             self.is_warm = True
 
+    def _check_layouts(self, batches: MultiBatch) -> None:
+        """Raise ConfigError where fields are missing or do not fit the module; looks closely at new layouts only."""
+        for module_id, batch in batches.items():
+            if self._layouts.get(module_id) != (layout := layout_of(batch)):
+                check_batch(batch, self.algorithms[module_id].required_fields)
+                check_layout(module_id, batch, self.module_spec.modules[module_id])
+                self._layouts[module_id] = layout
+
     def _draw(self, module_id: ModuleID, batch: Batch, shards: Sequence[int]) -> Mapping[str, torch.Tensor]:
-        check_batch(batch, self.algorithms[module_id].required_fields)
         rows = num_rows(batch)
         streams = (shards, rows // len(shards)) if shards else ((self.collective.rank,), rows)
         return self._noise[module_id].draw(self.step, *streams)

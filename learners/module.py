@@ -1,6 +1,7 @@
 """RLModule: the networks of one policy; MultiRLModule: several by module id; and their specs."""
 
 import re
+import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,6 +19,9 @@ from .state_values import as_tensor
 _FILE_ENDINGS = (".json", ".safetensors")
 """Of a checkpoint's files: a component of such a name would be taken for one."""
 _MODULE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+MAX_MODULE_ID = 128
+"""Letters: names of a checkpoint's files hold the id and more, and file systems allow 255 bytes."""
+_RESERVED = "all_modules"
 
 
 class RLModule(nn.Module):
@@ -80,6 +84,26 @@ class RLModule(nn.Module):
             if shape != wanted:
                 fix = "use a state of a module with the same spaces and sizes"
                 raise ConfigError(explain(f"module state {name}", got=f"shape {shape}", allowed=wanted, fix=fix))
+
+    def check_whole(self, state: Mapping[str, Any]) -> None:
+        """Raise ConfigError where a state does not fit, or lacks a name, of all or of those for inference.
+
+        Raises:
+            CheckpointError: a value is no number.
+        """
+        self.check_state(state)
+        own = self.state_dict()
+        acting = {name for name in own if name.startswith(self.inference_prefixes)}
+        if missing := sorted((acting if acting and state.keys() <= acting else own.keys()) - state.keys()):
+            fix = "use a state of a module with the same spaces and sizes"
+            raise ConfigError(explain("module state", got=f"no {', '.join(missing)}", allowed=sorted(own), fix=fix))
+
+    def check_finite(self, state: Mapping[str, Any]) -> None:
+        """Raise ConfigError where a parameter is not finite."""
+        for name, _ in self.named_parameters():
+            if name in state and not bool(torch.isfinite(torch.as_tensor(state[name])).all()):
+                subject, fix = f"module state {name}", "use weights of a module that has not diverged"
+                raise ConfigError(explain(subject, got="values that are not finite", allowed="finite ones", fix=fix))
 
 
 _MODULE_CLASSES: dict[str, type[RLModule]] = {}
@@ -153,10 +177,14 @@ class MultiRLModuleSpec:
 
 def validate_module_id(module_id: ModuleID) -> None:
     """Raise ConfigError unless the id can name a checkpoint component."""
-    is_file = module_id.lower().endswith(_FILE_ENDINGS)
-    if is_file or not _MODULE_ID.fullmatch(module_id) or ".." in module_id or module_id == "all_modules":
-        allowed = f"letters, digits, _ . -, no ending {' or '.join(_FILE_ENDINGS)}"
+    if module_id == _RESERVED:
+        allowed = f"any other than {_RESERVED}, the name of the metrics of all modules together"
         raise ConfigError(explain("module id", got=repr(module_id), allowed=allowed, fix="rename the module"))
+    is_name = isinstance(module_id, str) and _MODULE_ID.fullmatch(module_id) and ".." not in module_id
+    if not is_name or len(module_id) > MAX_MODULE_ID or module_id.lower().endswith(_FILE_ENDINGS):
+        got = reprlib.repr(module_id)
+        allowed = f"up to {MAX_MODULE_ID} letters, digits, _ . -, no ending {' or '.join(_FILE_ENDINGS)}"
+        raise ConfigError(explain("module id", got=got, allowed=allowed, fix="rename the module"))
 
 
 def check_module_ids(name: str, module_ids: Iterable[ModuleID], spec: MultiRLModuleSpec) -> None:

@@ -12,8 +12,9 @@ from .batch import ModuleID
 from .flat import SegmentKey
 from .module import MultiRLModule
 from .optimizers import SegmentOptimizer
-from .state_values import as_counts, as_mapping
+from .state_values import as_counts, as_mapping, as_parts
 
+_PARTS = ("rl_module", "optimizers", "counters", "lifetime", "iterators")
 _COUNTERS = ("step", "weights_seq_no", "num_skipped_steps")
 
 
@@ -37,11 +38,11 @@ class StateParts:
             CheckpointError: a part is of another kind, or another optimizer's.
             ConfigError: the weights are another module's.
         """
-        given = as_mapping("state", state)
+        given = as_parts("state", state, _PARTS)
         parts = {name: as_mapping(name, given.get(name, {})) for name in ("rl_module", "optimizers", "lifetime")}
         weights = {id_: as_mapping(f"rl_module/{id_}", values) for id_, values in parts["rl_module"].items()}
         for module_id, values in sorted(weights.items()):
-            module[module_id].check_state(values)
+            module[module_id].check_whole(values)
         prepared = {
             (module_id, name): _find(optimizers, module_id, name).prepare(values)
             for module_id, named in sorted(parts["optimizers"].items())
@@ -52,6 +53,23 @@ class StateParts:
         iterators = as_mapping("iterators", given.get("iterators", {}))
         positions = {key: _position(f"iterators/{key}", position) for key, position in iterators.items()}
         return cls(weights, prepared, counters, lifetime, positions)
+
+
+def part_names(state: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """Return the paths of what a whole state holds, but for iterators, which come and go."""
+    names: set[tuple[str, ...]] = set()
+    for part in _PARTS[:-1]:
+        for key, inner in state.get(part, {}).items():
+            if part in ("rl_module", "counters"):  # whether weights are whole is seen when they are taken over
+                names.add((part, key))
+            else:
+                names |= {(part, key, name) for name, value in inner.items() if not _is_empty(value)}
+    return names
+
+
+def _is_empty(value: Any) -> bool:
+    """Tell whether storage keeps nothing of it, as of an optimizer without state."""
+    return isinstance(value, Mapping) and all(_is_empty(inner) for inner in value.values())
 
 
 def _find(optimizers: Mapping[SegmentKey, SegmentOptimizer], module_id: ModuleID, name: str) -> SegmentOptimizer:

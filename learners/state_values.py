@@ -20,6 +20,14 @@ def as_mapping(subject: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
+def as_parts(subject: str, value: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return a mapping that holds some of these parts, and nothing else."""
+    given = as_mapping(subject, value)
+    if not given or given.keys() - set(names):
+        raise CheckpointError(explain(subject, got=sorted(given), allowed=f"some of {list(names)}", fix=_FIX))
+    return given
+
+
 def as_count(subject: str, value: Any) -> int:
     """Return a counter."""
     try:

@@ -5,7 +5,7 @@ from learner_cases import make_batch, make_learner, update, weights
 
 from dask_rl.learners.checkpointable import select_state, to_arrays
 from dask_rl.learners.request import UpdateRequest
-from dask_rl.storage.errors import CheckpointError, DaskRLError
+from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError
 
 STATE = {"rl_module": {"p0": {"w": 1}, "p1": {"w": 2}}, "counters": {"step": 3}, "iterators": {}}
 
@@ -16,7 +16,15 @@ def test_selecting_components():
     assert select_state(STATE, ["counters", "rl_module/p1"]) == {"rl_module": {"p1": {"w": 2}}, "counters": {"step": 3}}
     assert select_state(STATE, not_components="rl_module") == {"counters": {"step": 3}, "iterators": {}}
     assert select_state(STATE, "rl_module", not_components="rl_module/p1") == {"rl_module": {"p0": {"w": 1}}}
-    assert select_state(STATE, "rl_module/p") == {}
+
+
+@pytest.mark.parametrize("names", ["rl_module/p", "nope", ["counters", "counters/step/more"], 5, [5]])
+def test_components_that_there_are_none_of_are_refused(names):
+    for chosen in ({"components": names}, {"not_components": names}):
+        with pytest.raises(ConfigError, match=r"^components: got (?!.*\n)"):
+            select_state(STATE, **chosen)
+    with pytest.raises(ConfigError, match=r"got 'rl_module/p'; allowed: \['rl_module/p0', 'rl_module/p1'\]"):
+        select_state(STATE, "rl_module/p")
 
 
 def test_arrays_instead_of_tensors():
@@ -97,7 +105,7 @@ def test_a_state_with_older_weights_leaves_newer_ones_unless_forced(force):
 def test_states_of_other_modules_are_refused(tmp_path):
     one = trained(modules=("p0",))
     one.save_to_path(tmp_path / "c")
-    with pytest.raises(DaskRLError, match="p0"):
+    with pytest.raises(DaskRLError, match=r"got no lifetime/other, rl_module/other; "):
         make_learner({"name": "iql"}, modules=("other",)).restore_from_path(tmp_path / "c")
     with pytest.raises(CheckpointError, match=r"optimizer state: got p0/critic; allowed: \['p0/default'\]"):
         make_learner({"name": "bc"}, modules=("p0",)).set_state({"optimizers": one.get_state()["optimizers"]})
