@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
+from awscrt import checksums
 
 CRC_BYTES = 4
 ABSENT = 2**64 - 1  # offset and length of an inner chunk that is not stored
@@ -112,8 +112,7 @@ def _is_little_endian(codecs: list[dict[str, Any]]) -> bool:
 
 def crc32c(data: bytes | npt.NDArray[Any], start: int = 0) -> int:
     """Return the CRC-32C of contiguous bytes or of a contiguous array, continued from `start`."""
-    # The C extension takes bytes and arrays, but no memoryview.
-    return int(google_crc32c.extend(start, data))
+    return int(checksums.crc32c(data, start))  # seven times as fast as google-crc32c, which zarr-python brings along
 
 
 def encode_index(offsets_and_lengths: npt.NDArray[np.uint64]) -> bytes:
