@@ -23,6 +23,8 @@ _OPTIONS = (
     Option("reward_shift", float, 0.0, "Added to all rewards, once they are scaled."),
     Option("min_reward", float | None, None, "Smaller rewards become this one."),
     Option("max_reward", float | None, None, "Larger rewards become this one."),
+    Option("normalize", bool, False, "Standardise observations that are numbers; the statistics are kept."),
+    Option("denormalize", bool, False, "Undo that."),
     Option("infos", str | None, None, 'Infos to keep, e.g. "speed,height"; "" keeps none; default: all.'),
     Option("rename_infos", str | None, None, 'New names of infos, e.g. "v=speed,z=height".'),
     Option("ids", str, "keep", "keep, or renumber: 0, 1, … in their order."),

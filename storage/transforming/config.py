@@ -46,6 +46,11 @@ class TransformConfig(BaseModel):
     """Lower bound of the rewards that come out; smaller ones become it."""
     max_reward: float | None = None
     """Upper bound of the rewards that come out; larger ones become it."""
+    normalize: bool = False
+    """Observations that are numbers get mean 0 and standard deviation 1, over the steps that are kept (of a split:
+    those for training). The statistics stay in the provenance."""
+    denormalize: bool = False
+    """Observations that were standardised so become what they were, but for rounding."""
     infos: tuple[str, ...] | None = None
     """Infos to keep, by their names in the source; None keeps all."""
     rename_infos: Mapping[str, str] = Field(default_factory=dict)
@@ -95,6 +100,10 @@ class TransformConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
+        if self.normalize and self.denormalize:
+            raise ConfigError(
+                explain("normalize", got="with denormalize", allowed="one of both", fix="leave one of them out")
+            )
         for kind in ("return", "length", "reward"):
             low, high = getattr(self, f"min_{kind}"), getattr(self, f"max_{kind}")
             if low is not None and high is not None and low > high:

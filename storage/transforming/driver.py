@@ -15,6 +15,7 @@ from dask_rl.storage.writer import DatasetWriter
 
 from .config import TransformConfig
 from .facts import find_facts
+from .observations import ObservationPlan, plan_observations
 from .selection import needed_facts, select, split
 from .sources import Sources, open_sources
 from .summary import TransformSummary, WrittenDataset
@@ -63,7 +64,8 @@ def transform_datasets(
     masks = [selection.kept]
     if config.validation_fraction is not None:
         masks = list(split(selection.kept, config.validation_fraction, config.seed))
-    written = _Passes(opened, progress or (lambda done, total: None), run)
+    observations = plan_observations(opened, config, masks[0], run or _in_process)
+    written = _Passes(opened, observations, progress or (lambda done, total: None), run)
     targets = [replace(target, kept=mask) for target, mask in zip(targets, masks, strict=True)]
     written.total = written.num_passes * sum(
         opened.num_steps_of(target.kept) for target, done in zip(targets, ready, strict=True) if not done
@@ -88,9 +90,10 @@ def _in_process(function: Callable[[Any], Any], items: Iterable[Any], name: str)
 
 @dataclass
 class _Passes:
-    """How far the passes over the episodes are."""
+    """What all passes over the episodes share, and how far they are."""
 
     sources: Sources
+    observations: ObservationPlan
     progress: Progress
     run: TaskRunner | None
     done: int = 0
@@ -108,17 +111,22 @@ class _Passes:
 
 
 def _write(passes: _Passes, target: Target, config: TransformConfig, overwrite: bool) -> None:
-    sources = passes.sources
+    sources, observations = passes.sources, passes.observations
     supply = TransformSupply(
-        sources.parts, np.packbits(target.kept), config, sources.observation_space, sources.action_space
+        sources.parts,
+        np.packbits(target.kept),
+        config,
+        observations.normalization,
+        observations.space,
+        sources.action_space,
     )
     with DatasetWriter(
         target.path,
         observation_space=supply.observation_space,
         action_space=supply.action_space,
-        environment=sources.environment,
+        environment=observations.environment,
         ref_scores=None if config.changes_rewards else sources.ref_scores,
-        provenance=_provenance(sources, config, target),
+        provenance=_provenance(sources, config, target) | observations.provenance,
         shard_rows=config.shard_rows,
         overwrite=overwrite,
     ) as writer:
@@ -174,6 +182,8 @@ def _notes(
         yield f"the sources are of {', '.join(map(str, sources.environments))}: the dataset names no environment"
     if config.changes_rewards and sources.ref_scores is not None:
         yield "the rewards are others: the reference scores of the source are left out"
+    if config.normalize and sources.environment is not None:
+        yield f"{sources.environment} gives other observations than the dataset now has: it names no environment"
     if config.ids == "keep" and len(sources.parts) > 1:
         kept = np.logical_or.reduce([target.kept for target in targets])
         twice = int(kept.sum()) - len(np.unique(sources.ids[kept]))

@@ -17,6 +17,7 @@ from dask_rl.storage.spaces import Space, describe_space, spaces_equal
 
 from .config import TransformConfig
 from .fields import choose_fields
+from .normalization import Normalization, parse_normalization
 
 Range = tuple[int, int]
 _NUM_RANGES = 32
@@ -60,6 +61,8 @@ class Sources:
     ref_scores: tuple[float, float] | None
     """None where they differ."""
     provenances: tuple[Mapping[str, Any], ...]
+    normalization: Normalization | None
+    """How the observations of all of them were standardised; None: they were not."""
     arrays: Mapping[str, ArraySpec]
     """Of the dataset to be, in the types of the sources."""
 
@@ -114,6 +117,12 @@ def _describe(opened: list[OfflineDataset], config: TransformConfig) -> Sources:
     ]
     for dataset, found in zip(opened, arrays, strict=True):
         _check_fits(first, arrays[0], dataset, found)
+    normalizations = [parse_normalization(dataset.path, dataset.provenance) for dataset in opened]
+    for dataset, normalization in zip(opened, normalizations, strict=True):
+        if normalization != normalizations[0]:
+            got, allowed = "observations standardised otherwise", f"as in {first.path}, or not at all"
+            fix = "undo it before (denormalize, --denormalize)"
+            raise ConfigError(explain(f"observations of {dataset.path}", got=got, allowed=allowed, fix=fix))
     starts = np.cumsum([0, *(dataset.num_episodes for dataset in opened)])
     parts = tuple(
         SourcePart(dataset.path, dataset.content_hash, int(start), dataset.num_episodes, chosen)
@@ -131,6 +140,7 @@ def _describe(opened: list[OfflineDataset], config: TransformConfig) -> Sources:
         environments=tuple(dataset.environment for dataset in opened),
         ref_scores=first.ref_scores if len({dataset.ref_scores for dataset in opened}) == 1 else None,
         provenances=tuple(dataset.provenance for dataset in opened),
+        normalization=normalizations[0],
         arrays=arrays[0],
     )
 

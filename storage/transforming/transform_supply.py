@@ -11,6 +11,7 @@ from dask_rl.storage.spaces import Space
 from dask_rl.storage.supply import Survey, survey
 
 from .config import TransformConfig
+from .normalization import Normalization
 from .rewards import change_rewards
 from .sources import Range, SourcePart
 from .spans import read_episodes
@@ -24,6 +25,8 @@ class TransformSupply:
     packed: npt.NDArray[np.uint8]
     """Which episodes are kept, a bit each: every task gets it."""
     config: TransformConfig
+    normalization: Normalization | None
+    """By what observations are standardised or, as the config says, were; None: they stay as they are."""
     observation_space: Space
     action_space: Space
 
@@ -51,9 +54,10 @@ class TransformSupply:
     def _change(self, episode: Episode, rank: int) -> Episode:
         rewards = change_rewards(episode.rewards, episode.terminations, self.config)
         number = rank if self.config.ids == "renumber" else episode.id
-        if rewards is episode.rewards and number == episode.id:
-            return episode
-        return replace(episode, rewards=rewards, id=number)
+        observations = episode.observations
+        if self.normalization is not None:
+            observations = self.normalization.apply(observations, undo=self.config.denormalize)
+        return replace(episode, observations=observations, rewards=rewards, id=number)
 
 
 def survey_range(supply: TransformSupply, numbers: Range) -> Survey:

@@ -34,7 +34,7 @@ def sources(tmp_path_factory):
 
 
 def test_the_datasets_are_the_same_for_any_number_of_workers(sources, tmp_path, cluster_client):
-    config = CONFIG.model_copy(update={"validation_fraction": 0.3})
+    config = CONFIG.model_copy(update={"validation_fraction": 0.3, "normalize": True})
     alone = dask_rl.transform_dataset(sources, tmp_path / "a.zarr", config=config, validation=tmp_path / "av.zarr")
     seen = []
     shared = dask_rl.transform_dataset(
