@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dask_rl.learners.policy import Policy
     from dask_rl.pipeline.dashboard import install_dashboard
     from dask_rl.pipeline.datasets.imports import import_dataset
+    from dask_rl.pipeline.datasets.transforming import transform_dataset
     from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
     from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig, evaluate
     from dask_rl.pipeline.runs.job import TrainJob, load_job
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from dask_rl.storage.formats import ImportOptions, import_arrays, import_frame
     from dask_rl.storage.multi_agent_episode import MultiAgentEpisode
     from dask_rl.storage.recorder import EpisodeRecorder
+    from dask_rl.storage.transforming import TransformConfig
     from dask_rl.storage.writer import DatasetWriter
 
 __version__ = "0.1.0"
@@ -55,6 +57,7 @@ __all__ = [
     "RLModule",
     "RLModuleSpec",
     "TrainJob",
+    "TransformConfig",
     "__version__",
     "attach",
     "collect",
@@ -69,6 +72,7 @@ __all__ = [
     "register_algorithm",
     "register_module",
     "train",
+    "transform_dataset",
 ]
 
 _HOMES = {
@@ -96,6 +100,7 @@ _HOMES = {
     "attach": "pipeline.runs.live.attach",
     "collect": "pipeline.rollouts.collect",
     "evaluate": "pipeline.rollouts.evaluate",
+    "TransformConfig": "storage.transforming",
     "export_dataset": "storage.exports",
     "import_arrays": "storage.formats",
     "import_dataset": "pipeline.datasets.imports",
@@ -106,6 +111,7 @@ _HOMES = {
     "register_algorithm": "learners.algorithms.registry",
     "register_module": "learners.module",
     "train": "pipeline.runs.train",
+    "transform_dataset": "pipeline.datasets.transforming",
 }
 
 

@@ -38,8 +38,8 @@ class FieldStatistics:
 
 
 @dataclass(frozen=True)
-class _Moments:
-    """Of one block: count, mean and sum of squared deviations."""
+class Moments:
+    """Of some rows of a field: count, mean and sum of squared deviations."""
 
     count: int
     mean: Float64
@@ -62,30 +62,39 @@ def column_statistics(dataset: OfflineDataset, field: str) -> FieldStatistics:
     tasks = [
         dask.delayed(_block_moments)(dataset, field, start, stop) for start, stop in dataset.block_ranges(block_rows)
     ]
-    total = _combine(moments for moments in dask.compute(*tasks) if moments.count)
+    return statistics_of(dask.compute(*tasks))
+
+
+def statistics_of(parts: Iterable[Moments]) -> FieldStatistics:
+    """Return the statistics of all rows whose moments these are; there is at least one row."""
+    total = combine_moments(part for part in parts if part.count)
     std = np.sqrt(total.squares / total.count)
     return FieldStatistics(total.mean, std, total.min, total.max, total.count)
 
 
-def _block_moments(dataset: OfflineDataset, field: str, start: int, stop: int) -> _Moments:
-    rows = dataset.read(field, start, stop)[dataset.step_mask(start, stop)]
-    if not len(rows):  # a block that holds one final row
+def _block_moments(dataset: OfflineDataset, field: str, start: int, stop: int) -> Moments:
+    return moments_of(dataset.read(field, start, stop)[dataset.step_mask(start, stop)])
+
+
+def moments_of(rows: npt.NDArray[Any]) -> Moments:
+    """Return the moments of rows, in float64."""
+    if not len(rows):  # of a block that holds one final row
         zero = np.zeros(rows.shape[1:])
-        return _Moments(0, zero, zero, zero, zero)
+        return Moments(0, zero, zero, zero, zero)
     values = rows.astype(np.float64)
     mean = values.mean(axis=0)
     squares = np.square(values - mean).sum(axis=0)
-    return _Moments(len(values), mean, squares, values.min(axis=0), values.max(axis=0))
+    return Moments(len(values), mean, squares, values.min(axis=0), values.max(axis=0))
 
 
-def _combine(parts: Iterable[_Moments]) -> _Moments:
-    """Merge the blocks one after another (Chan, Golub and LeVeque, 1979: no cancellation)."""
+def combine_moments(parts: Iterable[Moments]) -> Moments:
+    """Merge moments one after another (Chan, Golub and LeVeque, 1979: no cancellation)."""
     zero = np.zeros(())
-    total = _Moments(0, zero, zero, np.full((), math.inf), np.full((), -math.inf))
+    total = Moments(0, zero, zero, np.full((), math.inf), np.full((), -math.inf))
     for part in parts:
         count = total.count + part.count
         delta = part.mean - total.mean
-        total = _Moments(
+        total = Moments(
             count=count,
             mean=total.mean + delta * (part.count / count),
             squares=total.squares + part.squares + np.square(delta) * (total.count * part.count / count),

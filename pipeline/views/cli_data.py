@@ -9,8 +9,9 @@ import typer
 from dask_rl.pipeline.runs.progress import make_progress
 
 from .cli_command import Option, Output, command, load, table
+from .cli_transform import add_transform
 
-data = typer.Typer(help="Import, export, inspect, verify and collect datasets.", no_args_is_help=True)
+data = typer.Typer(help="Import, export, transform, inspect, verify and collect datasets.", no_args_is_help=True)
 
 _IMPORT_OPTIONS = (
     Option("environment", str | None, None, "Gymnasium id whose spaces and time limit the dataset gets."),
@@ -101,6 +102,9 @@ def export(
         )
     values = asdict(summary)
     return Output(values, table(values))
+
+
+add_transform(data)
 
 
 @command(data, "info")

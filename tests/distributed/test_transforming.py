@@ -1,0 +1,112 @@
+"""Transforms by worker processes: the dataset of one stream, whatever is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from gymnasium import spaces
+from random_episodes import generate
+
+import dask_rl
+from dask_rl.storage.errors import ConfigError
+
+SPACES = {
+    "observation_space": spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    "action_space": spaces.Box(-2, 2, (1,), np.float32),
+}
+CONFIG = dask_rl.TransformConfig(
+    where="length > 3", top_fraction=0.8, reward_scale=2, rename_infos={"behavior_logp": "logp"}, shard_rows=64
+)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sources")
+    for seed, name in enumerate(("a.zarr", "b.zarr")):
+        with dask_rl.DatasetWriter(root / name, **SPACES, shard_rows=128) as writer:
+            writer.add_episodes(generate(num_episodes=40, seed=seed))
+    return [root / "a.zarr", root / "b.zarr"]
+
+
+def test_the_datasets_are_the_same_for_any_number_of_workers(sources, tmp_path, cluster_client):
+    config = CONFIG.model_copy(update={"validation_fraction": 0.3, "normalize": True})
+    alone = dask_rl.transform_dataset(sources, tmp_path / "a.zarr", config=config, validation=tmp_path / "av.zarr")
+    seen = []
+    shared = dask_rl.transform_dataset(
+        sources,
+        tmp_path / "s.zarr",
+        config=config,
+        validation=tmp_path / "sv.zarr",
+        client=cluster_client,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert (shared.content_hash, shared.validation.content_hash) == (alone.content_hash, alone.validation.content_hash)
+    assert (shared.dropped, shared.notes) == (alone.dropped, alone.notes)
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1]
+    for name in ("s.zarr", "sv.zarr"):
+        with dask_rl.OfflineDataset.open(tmp_path / name) as dataset:
+            dataset.verify(deep=True)
+    with pytest.raises(ConfigError, match="got 2 and a client"):
+        dask_rl.transform_dataset(sources, tmp_path / "t.zarr", client=cluster_client, num_workers=2)
+
+
+@pytest.mark.storm
+def test_a_killed_worker_costs_nothing_and_a_second_run_finishes(sources, tmp_path):
+    wanted = dask_rl.transform_dataset(sources, tmp_path / "wanted.zarr", config=CONFIG).content_hash
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        killed = []
+
+        def kill_one(done, total):
+            if done > total * 0.6 and not killed:  # while shards are written
+                killed.append(next(iter(client.run(os.getpid).values())))
+                os.kill(killed[0], signal.SIGKILL)
+
+        summary = dask_rl.transform_dataset(
+            sources, tmp_path / "d.zarr", config=CONFIG, client=client, progress=kill_one
+        )
+        assert killed
+        assert summary.content_hash == wanted
+
+        def stop(done, total):
+            if done > total * 0.7:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            dask_rl.transform_dataset(sources, tmp_path / "e.zarr", config=CONFIG, client=client, progress=stop)
+        finished = [path.name for path in tmp_path.glob(".e.zarr.partial/**/*") if path.is_file()]
+        assert finished
+        again = dask_rl.transform_dataset(sources, tmp_path / "e.zarr", config=CONFIG, client=client)
+    assert again.content_hash == wanted
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["d.zarr", "e.zarr", "wanted.zarr"]
+
+
+@pytest.mark.service
+def test_the_command(sources, tmp_path):
+    def run(*arguments):
+        command = [sys.executable, "-m", "dask_rl", "data", "transform", *map(str, sources), *arguments, "--json"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    options = ["--where", "length > 3", "--top-fraction", "0.8", "--reward-scale", "2", "--shard-rows", "64"]
+    done = run("d.zarr", *options, "--rename-infos", "behavior_logp=logp", "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    wanted = dask_rl.transform_dataset(sources, tmp_path / "wanted.zarr", config=CONFIG)
+    found = json.loads(done.stdout)
+    assert found["content_hash"] == wanted.content_hash
+    assert found["dropped"] == wanted.dropped
+    for arguments, message in (
+        (["--where", "length.real > 3"], "where: got 'length.real'"),
+        (["--infos", "speed"], "got 'speed'; allowed: behavior_logp"),
+        (["--rename-infos", "speed"], "allowed: OLD=NEW"),
+        (["--top-fraction", "2"], "top_fraction"),
+        (["--validation", "v.zarr"], "a dataset and no fraction"),
+    ):
+        done = run("e.zarr", *arguments)
+        assert done.returncode == 2, done.stderr
+        assert message in done.stderr
+    assert not (tmp_path / "e.zarr").exists()
