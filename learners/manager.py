@@ -255,7 +255,8 @@ def _lost_result(actor_id: int, reason: str, tag: Hashable) -> CallResult:
 
 
 def _late_result(actor_id: int, stage: str, timeout: float, tag: Hashable) -> CallResult:
-    fix = "look at the worker's log and load, or raise the matching learners.*_timeout_seconds"
+    limit = "timeout_seconds where it was given, else the matching learners.*_timeout_seconds"
+    fix = f"look at the worker's log and load, or raise {limit}"
     message = explain(f"learner {actor_id}, {stage}", got=f"no answer in {timeout:g} s", fix=fix)
     return CallResult(actor_id, error=WaitTimeoutError(message), tag=tag)
 

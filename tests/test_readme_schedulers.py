@@ -82,6 +82,11 @@ def test_slurm(follow):
     subprocess.run(["bash", "-n", str(record / "dask-rl-nightly.sbatch")], check=True, timeout=60)
 
 
+def test_what_a_command_needs_stands_before_it():
+    kubernetes = subsection("On Kubernetes")
+    assert kubernetes.index("```yaml") < kubernetes.index("```console")
+
+
 def test_kubernetes(follow):
     calls, record = follow("On Kubernetes", job_with("On Kubernetes"))
     assert calls == ["kubectl apply -f dask-rl-nightly.yaml"]

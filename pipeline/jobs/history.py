@@ -79,6 +79,19 @@ class History:
             values += statuses
         return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY time DESC, job", values, limit)
 
+    def at_work_or_last(self, job: str) -> RunRecord | None:
+        """Return a job's run that is at work, else the one that was due last; None where there is none."""
+        at_work = [record for record in self.latest(job, statuses=("running",)) if record.is_at_work]
+        return next(iter(at_work or self.latest(job, 1)), None)
+
+    def names(self) -> list[str]:
+        """Return the names of the jobs that ran, or that stand in the schedule, which is in the same file."""
+        tables = {"runs": "job", "apscheduler_jobs": "id"}
+        with self._transaction() as connection:
+            there = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            queries = [f"SELECT {tables[table]} FROM {table}" for table in tables if table in there]
+            return sorted({str(name) for query in queries for (name,) in connection.execute(query)})
+
     def open(self) -> list[RunRecord]:
         """Return the runs that are due or at work, the one that was due first first."""
         return self._select(f"WHERE {_OPEN} ORDER BY time, job", ())

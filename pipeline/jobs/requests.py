@@ -1,5 +1,9 @@
-"""What users ask about runs beside the schedule: another run, a log."""
+"""What users ask about runs beside the schedule: another run, the end of one, a log."""
 
+import contextlib
+import os
+import select
+import signal
 from datetime import timedelta
 from pathlib import Path
 
@@ -40,6 +44,41 @@ def request_run(home: JobsHome, name: str, time: str | None) -> RunRecord:
     return record
 
 
+def stop_run(home: JobsHome, name: str, timeout_seconds: float) -> RunRecord:
+    """Have a job's run that is at work save and end, as SIGTERM to its `exec` does; wait, and return its record.
+
+    Raises:
+        ConfigError: none is at work, or it is on another host.
+    """
+    history = History(home.database)
+    at_work = {record.job: record for record in history.latest(statuses=("running",)) if record.is_at_work}
+    record = at_work.get(name)
+    if record is None:
+        got, allowed = f"{name!r}, of which no run is at work", ", ".join(sorted(at_work)) or "none: no run is at work"
+        raise ConfigError(explain("job", got=got, allowed=allowed, fix="see `dask-rl jobs list`"))
+    if record.is_elsewhere:
+        got, fix = f"{name!r}, whose run is at work on {record.host}", "give the same command there"
+        raise ConfigError(explain("job", got=got, allowed="a run on this host", fix=fix))
+    assert record.pid is not None
+    with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+        process = os.pidfd_open(record.pid)
+        try:
+            if record.is_alive:  # looked at once more: the pid cannot become another's from here on
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+                select.select([process], [], [], timeout_seconds)
+        finally:
+            os.close(process)
+    return history.get(record.job, record.time) or record
+
+
+def check_known(history: History, name: str) -> None:
+    """Raise ConfigError where no job of that name ran or stands in the schedule."""
+    known = history.names()
+    if name not in known:
+        allowed = ", ".join(known) or "none: add one with `dask-rl jobs add`"
+        raise ConfigError(explain("job", got=repr(name), allowed=allowed, fix="see `dask-rl jobs list`"))
+
+
 def read_log(home: JobsHome, name: str, time: str | None) -> tuple[Path, str]:
     """Return the log of a run, by default of the last one that has one, with its path.
 
@@ -47,6 +86,7 @@ def read_log(home: JobsHome, name: str, time: str | None) -> tuple[Path, str]:
         ConfigError: there is none.
     """
     history = History(home.database)
+    check_known(history, name)
     records = history.latest(name) if time is None else [_find(history, name, time)]
     for record in records:
         path = None if record.run is None else Path(record.run, "log.txt")

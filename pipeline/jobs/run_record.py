@@ -81,6 +81,11 @@ class RunRecord(BaseModel):
         ticks = start_ticks(self.pid)
         return ticks is not None and ticks == self.process_start
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a process has it at work, as far as that can be known from here."""
+        return self.status == "running" and (self.is_alive or self.is_elsewhere)
+
     def mine(self) -> "RunRecord":
         """Return the record of a run that this process has at work."""
         me = os.getpid()

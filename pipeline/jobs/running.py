@@ -109,7 +109,8 @@ class Running:
                 self._end(record, status="failed", exit_code=returncode, message=f"its process {how}, again and again")
                 return
             _LOG.warning("%s: the process of %s %s: the run goes on", record.job, iso(record.time), how)
-            self._history.put(record.model_copy(update={"status": "due", "pid": None}))
+            goes_on = {"status": "due", "pid": None, "message": f"its process {how}"}
+            self._history.put(record.model_copy(update=goes_on))
         else:
             words = last_words(self._home, record.job)
             message = f"exec ended with exit code {returncode}{f': {words}' if words else ''}"

@@ -86,8 +86,8 @@ class Schedule:
                 raise ConfigError(explain("run", got=got, allowed="a directory for each job", fix=fix))
 
     def jobs(self) -> list[tuple[JobEntry, datetime | None]]:
-        """Return all jobs by name, each with its next due time; None: it is paused."""
-        jobs = [(entry_of(job), job.next_run_time) for job in self._scheduler.get_jobs()]
+        """Return all jobs by name, each with its next due time in its zone; None: it is paused."""
+        jobs = [(entry_of(job), _due(job)) for job in self._scheduler.get_jobs()]
         return sorted(jobs, key=lambda pair: pair[0].name)
 
     def damaged(self) -> list[str]:
@@ -96,7 +96,7 @@ class Schedule:
         return sorted(self._store.damaged)
 
     def get(self, name: str) -> tuple[JobEntry, datetime | None]:
-        """Return a job and its next due time.
+        """Return a job and its next due time in its zone.
 
         Raises:
             ConfigError: there is none of that name.
@@ -104,7 +104,7 @@ class Schedule:
         job = self._scheduler.get_job(name)
         if job is None:
             raise self._unknown(name)
-        return entry_of(job), job.next_run_time
+        return entry_of(job), _due(job)
 
     def pause(self, name: str) -> None:
         """Let no due time of a job count until it is resumed."""
@@ -134,6 +134,12 @@ def _directory_of_runs(entry: JobEntry) -> Path | None:
         return load_batch_job(entry.job_file, entry.directory).base.resolve()
     except (ConfigError, OSError):
         return None
+
+
+def _due(job: Job) -> datetime | None:
+    """Return when a job is due, as the clocks show it that its cron expression means."""
+    time: datetime | None = job.next_run_time
+    return None if time is None else time.astimezone(job.trigger.zone)
 
 
 def next_times(entry: JobEntry, count: int) -> list[datetime]:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dask_rl.pipeline.runs.run_directory import RunDirectory, write_atomic
-from dask_rl.pipeline.runs.run_lock import RunLock
+from dask_rl.pipeline.runs.run_lock import LockHeldError, RunLock
 from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError, explain
 
+from .at_work import describe, run_at_work, same_at_work
 from .batch_job import LOCK_FILE, BatchJob
 from .child_process import Ended, StopSignals, run_command
 from .following import run_following
@@ -112,8 +113,9 @@ class ScheduledRun:
             self._job.base.mkdir(parents=True, exist_ok=True)
             try:
                 held.enter_context(RunLock(self._job.base / LOCK_FILE, subject=f"runs in {self._job.base}"))
-            except RunStateError as error:
-                raise AnotherAtWorkError(str(error)) from None
+            except LockHeldError as error:
+                other = run_at_work(self._job.base)
+                raise AnotherAtWorkError(describe(other, self._record.job, error.who)) from None
             self._is_held = True
         left = load_record(self._directory)
         if left is not None and left.job != self._record.job:
@@ -122,6 +124,8 @@ class ScheduledRun:
         if left is not None:
             known["started"] = left.started or known["started"]
             known["attempts"] = left.attempts if left.status == "running" else 0
+            if left.status == "running" and left.attempts:
+                self._log.say(f"start {left.attempts} ended: {_cause(self._record, left)}")
         self._record = self._record.mine().model_copy(update=known)
 
     def _leave_alone(self, other: RunRecord) -> None:
@@ -245,23 +249,14 @@ class ScheduledRun:
 
     def _refused(self, error: AnotherAtWorkError) -> RunRecord:
         """Leave the run of before alone; where that is this very one, its record too."""
-        skipped = {"status": "skipped", "exit_code": _USAGE, "message": str(error), "ended": now()}
+        skipped = {"status": "skipped", "exit_code": _DONE, "message": str(error), "ended": now()}
         self._record = self._record.model_copy(update=skipped)
-        known, same = self._reporter.known(self._record), self._same_at_work()
+        known, same = self._reporter.known(self._record), same_at_work(self._record, self._directory)
         if same is not None:
             self._reporter.tell_history(same)  # which may have lost sight of it
         elif known is None or known.status == "due":
             self._reporter.report_end(self._record)
         return self._record
-
-    def _same_at_work(self) -> RunRecord | None:
-        """Return the record of this very run where another process has it at work."""
-        try:
-            left = load_record(self._directory)
-        except RunStateError:
-            return None
-        is_at_work = left is not None and left.status == "running" and (left.is_alive or left.is_elsewhere)
-        return left if is_at_work and left is not None and left.job == self._record.job else None
 
     def _seconds_left(self) -> float | None:
         return None if self._deadline is None else max(self._deadline - time.monotonic(), 0)
@@ -273,6 +268,12 @@ class ScheduledRun:
         problem = self._reporter.report(self._record)
         if problem is not None:
             self._log.say(f"not reported: {problem}")
+
+
+def _cause(known: RunRecord, left: RunRecord) -> str:
+    """Return what ended the process that had the run at work: its server knows, if it had one."""
+    told = known.message if known.status == "due" else None
+    return told or f"its process (pid {left.pid} on {left.host}) was killed, or the machine stopped"
 
 
 def _reason(ended: Ended) -> str | None:

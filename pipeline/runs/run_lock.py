@@ -18,6 +18,14 @@ SILENT_SECONDS = 60.0
 """A holder on another host that has been silent for so long counts as dead."""
 
 
+class LockHeldError(RunStateError):
+    """Somebody else is at work; `who` names the process."""
+
+    def __init__(self, message: str, who: str) -> None:
+        super().__init__(message)
+        self.who = who
+
+
 class RunLock:
     """Holds a lock file with `{host, pid, heartbeat}` while the `with` block runs.
 
@@ -77,16 +85,15 @@ class RunLock:
             )
         self._write()
 
-    def _refusal(self, holder: dict[str, Any], fix: str) -> RunStateError:
+    def _refusal(self, holder: dict[str, Any], fix: str) -> LockHeldError:
         who = f"pid {holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}"
-        return RunStateError(
-            explain(
-                self._subject,
-                got=f"a directory on which another {self._kind} is at work ({who})",
-                allowed=f"one {self._kind} at a time",
-                fix=fix,
-            )
+        message = explain(
+            self._subject,
+            got=f"a directory on which another {self._kind} is at work ({who})",
+            allowed=f"one {self._kind} at a time",
+            fix=fix,
         )
+        return LockHeldError(message, who)
 
     def _holder(self) -> dict[str, Any]:
         try:

@@ -124,7 +124,7 @@ def test_a_hundred_calls_with_a_slow_learner(open_group):
 
 def test_an_error_of_an_asynchronous_call_is_raised_by_the_next_one_that_collects(open_group, gate):
     group = open_group(2, learner_class=TellingLearner)
-    broken = rows_of(8) | {"actions": torch.zeros(8, 7, dtype=torch.float64)}
+    broken = rows_of(8) | {"breaks": torch.ones(8)}
     held = {"async_update": True, "gate": str(gate)}
     assert group.update_from_batch(rows_of(8, 0), **held) == []
     assert group.update_from_batch(broken, **held) == []
@@ -145,7 +145,7 @@ def test_an_error_of_an_asynchronous_call_is_raised_by_the_next_one_that_collect
 
 def test_a_synchronous_call_leaves_the_error_to_the_next_asynchronous_one(open_group, gate):
     group = open_group(2, learner_class=TellingLearner)
-    broken = rows_of(8) | {"actions": torch.zeros(8, 7, dtype=torch.float64)}
+    broken = rows_of(8) | {"breaks": torch.ones(8)}
     gate.touch()
     group.update_from_batch(broken, async_update=True)
     group.update_from_batch(rows_of(8))

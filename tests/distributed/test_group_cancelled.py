@@ -48,9 +48,13 @@ def test_a_key_that_was_cancelled_can_be_given_again(open_group, cluster_client)
     group = open_group(1, {"name": "bc"})
     future = cluster_client.submit(rows_of, 4, key="again", resources={"none has this": 1})
     group.update_from_batch([future], async_update=True)
-    future.cancel()
+    future.cancel(force=True)  # otherwise Dask keeps the task, for good, where a learner had asked for it by then
     with pytest.raises(ConfigError, match="future again: got a cancelled one"):
         group.collect_async_results(timeout_seconds=60)
+    deadline = time.monotonic() + 30
+    while cluster_client.run_on_scheduler(lambda dask_scheduler: "again" in dask_scheduler.tasks):
+        assert time.monotonic() < deadline, "the learner still holds what was cancelled"
+        time.sleep(0.02)
     [result] = group.update_from_batch([cluster_client.submit(rows_of, 4, key="again")])
     assert result["all_modules"]["step"] == 1
 

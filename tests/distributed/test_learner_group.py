@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from group_cases import BreakingLearner
 from gymnasium.spaces import Box
 
 from dask_rl.learners.config import LearnerGroupConfig, LearnersConfig
@@ -25,7 +26,8 @@ def make_config(num_learners: int, **settings) -> LearnerGroupConfig:
 
 @pytest.fixture(params=[0, 2], ids=["local", "two learners"])
 def group(request, cluster_client):
-    with LearnerGroup(make_config(request.param), module_spec=SPEC, client=cluster_client) as group:
+    settings = {"module_spec": SPEC, "client": cluster_client, "learner_class": BreakingLearner}
+    with LearnerGroup(make_config(request.param), **settings) as group:
         yield group
 
 
@@ -158,7 +160,7 @@ def test_unknown_modules_are_refused(group):
 
 def test_an_error_in_the_loss_is_raised_with_its_traceback_and_the_next_update_trains(group):
     before = flat(group.get_weights())
-    broken = make_batch(8) | {"actions": torch.zeros(8, 3)}
+    broken = make_batch(8) | {"breaks": torch.ones(8)}
     with pytest.raises(LearnerError, match="RuntimeError") as caught:
         group.update_from_batch(broken)
     assert "losses" in "".join(caught.value.__notes__)

@@ -111,7 +111,16 @@ def hold(learner: Learner, gate: str) -> int:
     return learner.step
 
 
-class TellingLearner(Learner):
+class BreakingLearner(Learner):
+    """Its losses fail for batches with a field "breaks"."""
+
+    def compute_losses(self, module_id: str, batch: Batch, noise: Any, phase: Any) -> dict[str, torch.Tensor]:
+        if "breaks" in batch:
+            raise RuntimeError("a batch that breaks")
+        return super().compute_losses(module_id, batch, noise, phase)
+
+
+class TellingLearner(BreakingLearner):
     """Remembers its update calls; they are held up by `gate`, and at their end those of rank 0 by `gate_of_0`.
 
     Gates are files that are open when they exist. `slow` says how many seconds a rank takes longer.

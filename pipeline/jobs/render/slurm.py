@@ -18,6 +18,7 @@ from .templates import fill
 from .yaml_text import yaml_value
 
 _SPARE_SECONDS = 60
+_START_SECONDS = 300
 _MIB = 2**20
 
 
@@ -70,13 +71,22 @@ def _directives(request: RenderRequest, config: ClusterConfig, num_tasks: int) -
         "signal": f"B:TERM@{stop_seconds}",
         "partition": settings.partition,
         "account": settings.account,
-        "time": settings.walltime,
+        "time": _walltime(request, config, stop_seconds),
         "ntasks": num_tasks,
     }
     if config.kind in ("local", "cuda", "in_process"):  # else the work is done elsewhere
         cpus = settings.cpus_per_worker or config.threads_per_worker
         options |= {"cpus-per-task": cpus, "mem-per-cpu": _memory(config, cpus)} | _gpus(settings.gres)
     return [*directives(options), *settings.options]
+
+
+def _walltime(request: RenderRequest, config: ClusterConfig, stop_seconds: int) -> str:
+    """Return how long the allocation lasts: the job's own time limit, and what starting and saving take besides."""
+    limit = request.job.batch.time_limit_seconds
+    if limit is None or "walltime" in config.slurm.model_fields_set:
+        return config.slurm.walltime
+    minutes = math.ceil((limit + stop_seconds + _START_SECONDS) / 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
 
 def _memory(config: ClusterConfig, cpus: int) -> str | None:

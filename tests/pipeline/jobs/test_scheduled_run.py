@@ -196,10 +196,12 @@ def test_one_run_of_a_job_at_a_time(jobs):
     job = jobs.write(**LONG)
     first = jobs.start("exec", job, "--time", FIRST)
     running = jobs.at_work()
-    values = jobs.call("exec", job, "--time", SECOND, code=2)
-    assert values["status"] == "skipped"
-    assert f"another job is at work (pid {running.pid} on" in values["message"]
-    assert jobs.call("exec", job, "--time", FIRST, code=2)["status"] == "skipped"  # the very same run
+    values = jobs.call("exec", job, "--time", SECOND)
+    assert (values["status"], values["exit_code"]) == ("skipped", 0)
+    assert values["message"] == f"the run of {FIRST} is at work (pid {running.pid} on {running.host})"
+    assert jobs.call("exec", job, "--time", FIRST)["status"] == "skipped"  # the very same run
+    resumed = jobs.call("exec", job, "--resume", "--quiet")  # as a crontab has it
+    assert (resumed["status"], resumed["exit_code"], resumed["time"]) == ("skipped", 0, FIRST)
     assert [record.status for record in jobs.history()] == ["running", "skipped"]
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=TIMEOUT_SECONDS)

@@ -90,6 +90,20 @@ def test_it_asks_for_a_task_for_each_worker(capsys, tmp_path, feed_dataset):
     assert directives_of(typed)["gres"] == "nvme:1"
 
 
+@pytest.mark.parametrize(
+    ("slurm", "batch", "expected"),
+    [
+        ({}, {}, "01:00:00"),
+        ({}, {"time_limit_seconds": 14400, "stop_wait_seconds": 60}, "04:07:00"),
+        ({}, {"time_limit_seconds": 10 * 86400, "stop_wait_seconds": 60}, "240:07:00"),
+        ({"walltime": "01:00:00"}, {"time_limit_seconds": 14400}, "01:00:00"),
+    ],
+)
+def test_the_allocation_lasts_as_long_as_the_job_may_take(capsys, tmp_path, feed_dataset, slurm, batch, expected):
+    job = write_job(tmp_path / "place", feed_dataset, cluster={"slurm": slurm}, batch=batch, **TWO)
+    assert directives_of(script_of(capsys, job))["time"] == expected
+
+
 @pytest.mark.parametrize("name", ["a\nrm -rf x", "a\rb", "a\x0bb", "a\u2028b"])
 def test_a_directory_of_several_lines_is_refused(capsys, tmp_path, feed_dataset, name):
     """The second would be one of the script's, beside the directive."""
