@@ -14,6 +14,7 @@ from dask_rl.storage.nested import flatten_space, is_nested
 
 from .batch import Observations
 from .images import ImageConfig, ImageEncoder, is_image
+from .spaces import refuse_scalar
 
 _ALLOWED = "Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them"
 
@@ -93,6 +94,7 @@ def make_encoder(space: gymnasium.Space[Any], images: ImageConfig) -> nn.Module 
     Raises:
         ConfigError: the space holds what is no number, or images that are too small for the convolutions.
     """
+    refuse_scalar("observation space", space)
     if isinstance(space, spaces.Box) and not is_image(space):
         return None
     if not is_nested(space):

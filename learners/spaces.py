@@ -14,7 +14,7 @@ ActionKind = Literal["continuous", "discrete"]
 
 def observation_size(space: gymnasium.Space[Any]) -> int:
     """Return the number of inputs of a network for this observation space."""
-    _refuse_scalar("observation space", space)
+    refuse_scalar("observation space", space)
     if isinstance(space, gymnasium.spaces.Box):
         return int(np.prod(space.shape, dtype=np.int64))
     raise ConfigError(
@@ -22,7 +22,7 @@ def observation_size(space: gymnasium.Space[Any]) -> int:
     )
 
 
-def _refuse_scalar(name: str, space: gymnasium.Space[Any]) -> None:
+def refuse_scalar(name: str, space: gymnasium.Space[Any]) -> None:
     """Raise ConfigError for a Box without axes: a batch of its values has none that networks could take."""
     if isinstance(space, gymnasium.spaces.Box) and space.shape == ():
         raise ConfigError(explain(name, got=f"{space}, of shape ()", allowed="shape (1,) or more", fix="reshape it"))
@@ -30,7 +30,7 @@ def _refuse_scalar(name: str, space: gymnasium.Space[Any]) -> None:
 
 def action_kind(space: gymnasium.Space[Any]) -> ActionKind:
     """Tell continuous (a Box) from discrete (a Discrete) action spaces; others raise ConfigError."""
-    _refuse_scalar("action space", space)
+    refuse_scalar("action space", space)
     if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return "continuous"
     if isinstance(space, gymnasium.spaces.Discrete):

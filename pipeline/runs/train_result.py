@@ -39,6 +39,21 @@ class TrainResult:
         return html_table(f"run {self.run.resolve().name}", rows)
 
 
+def result_so_far(run: RunDirectory, num_steps: int, weights_hash: str, *, interrupted: bool) -> TrainResult:
+    """Return what a run came to by a step, as its metrics.jsonl says."""
+    rows = [row for row in run.rows() if row["step"] <= num_steps]
+    evaluations = [row for row in rows if row["kind"] == "evaluation"]
+    curve = [row for row in rows if row["kind"] == "train"]
+    return TrainResult(
+        num_steps=num_steps,
+        run=run.path,
+        final_metrics=_without_row_keys(curve[-1]) if curve else {},
+        evaluation=_without_row_keys(evaluations[-1]) if evaluations else None,
+        weights_hash=weights_hash,
+        interrupted=interrupted,
+    )
+
+
 def load_result(run: RunDirectory) -> TrainResult:
     """Read the result of a complete run; raise RunStateError where it is damaged."""
     try:
@@ -47,3 +62,7 @@ def load_result(run: RunDirectory) -> TrainResult:
         fix = "delete it and run the same command again: it goes on from the last checkpoint"
         raise damaged(run.result_file, "something else", fix) from None
     return replace(saved, run=run.path)
+
+
+def _without_row_keys(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in ("version", "run", "time", "kind")}

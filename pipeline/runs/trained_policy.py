@@ -73,6 +73,16 @@ def load_checkpoint_policy(path: Path, module_id: ModuleID | None = None) -> tup
         return Policy(spec, algorithm, weights, normalize), step
 
 
+def hash_checkpoint(path: Path) -> str:
+    """Return sha256 over the weights in a checkpoint, as `hash_weights` has it over those of the learners."""
+    metadata = load_metadata(path)
+    with reading(path):
+        module_ids = sorted(MultiRLModuleSpec.from_json(metadata["constructor"]["module_spec"]).modules)
+    loaded = {name: load_checkpoint(path, component=f"learner/rl_module/{name}")[0] for name in module_ids}
+    with reading(path):
+        return hash_weights(loaded)
+
+
 def by_module(saved: Any, module_ids: Collection[ModuleID]) -> Mapping[ModuleID, Any]:
     """Return what a checkpoint's metadata say by module id; version 0.1 wrote it bare, for its only module."""
     if isinstance(saved, Mapping) and saved.keys() == set(module_ids):

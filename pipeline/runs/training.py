@@ -34,7 +34,7 @@ from .progress import Progress
 from .run_directory import RunDirectory, write_atomic
 from .run_log import RunLog
 from .standardisation import normalizers_to_json
-from .train_result import TrainResult
+from .train_result import TrainResult, result_so_far
 from .trained_policy import by_module, hash_weights
 from .training_data import TrainingData
 
@@ -245,17 +245,8 @@ class Training:
         self._saved_step = self._step
 
     def _result(self, *, interrupted: bool) -> TrainResult:
-        rows = self._run.rows()
-        evaluations = [row for row in rows if row["kind"] == "evaluation"]
-        curve = [row for row in rows if row["kind"] == "train"]
-        result = TrainResult(
-            num_steps=self._step,
-            run=self._run.path,
-            final_metrics=_without_row_keys(curve[-1]) if curve else {},
-            evaluation=_without_row_keys(evaluations[-1]) if evaluations else None,
-            weights_hash=hash_weights(self._group.get_weights()),
-            interrupted=interrupted,
-        )
+        weights_hash = hash_weights(self._group.get_weights())
+        result = result_so_far(self._run, self._step, weights_hash, interrupted=interrupted)
         if not interrupted:
             write_atomic(self._run.result_file, json.dumps({**asdict(result), "run": str(self._run.path)}))
         return result
@@ -280,7 +271,3 @@ def _check_iterators(state: State, step: int) -> None:
 
 def _due(step: int, period: int | None) -> bool:
     return period is not None and step % period == 0
-
-
-def _without_row_keys(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in ("version", "run", "time", "kind")}

@@ -95,8 +95,8 @@ def test_a_command_is_paused_saved_resumed_and_stopped_from_another_process_and_
         assert paused < stopped == run.step < NUM_STEPS
         assert run.metrics()["step"].tolist() == [row["step"] for row in RunDirectory(tmp_path / "run").rows("train")]
         assert len(runs.refresh()) == 0
-        with pytest.raises(RunStateError, match=f"result of run run: got interrupted at step {stopped} of {NUM_STEPS}"):
-            run.result()
+        assert run.result().interrupted
+        assert json.loads(stdout)["weights_hash"] == run.result().weights_hash
     assert run_to_end(job)["weights_hash"] == undisturbed_hash(2)
 
 
@@ -141,6 +141,24 @@ def test_a_complete_run_has_its_result_here_too(start, cluster_client):
     run.progress()
     assert run.result(SECONDS) == here.result(SECONDS)
     assert run.plot().axes[0].get_xlabel() == "gradient steps"
+
+
+def test_an_interrupted_run_has_its_result_here_too_until_it_goes_on(start, cluster_client):
+    settings = {"num_steps": 50_000, "checkpoint": {"keep_last": 1, "keep_best": False}}
+    here = start(cluster_client, **settings)
+    here.pause(SECONDS)
+    [run] = attach(cluster_client)
+    run.resume()
+    wait_for(lambda: run.step > 0, "a step")
+    assert run.stop(SECONDS) == "interrupted"
+    result = run.result(SECONDS)
+    assert result.interrupted
+    assert result == here.result(SECONDS)
+    again = start(None, **settings)  # of which the scheduler does not hear
+    wait_for(lambda: again.step > result.num_steps, "a step more")
+    again.stop(SECONDS)
+    with pytest.raises(RunStateError, match=r"result of run run: got no checkpoint of step .* it went on since"):
+        run.result(SECONDS)
 
 
 def test_waits_for_a_run_of_another_process_are_bounded(start, cluster_client):

@@ -5,7 +5,9 @@ from pathlib import Path
 from dask_rl.pipeline.runs.job import TrainJob, load_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.run_log import Row
-from dask_rl.pipeline.runs.train_result import TrainResult, load_result
+from dask_rl.pipeline.runs.train_result import TrainResult, load_result, result_so_far
+from dask_rl.pipeline.runs.trained_policy import hash_checkpoint
+from dask_rl.storage.checkpoint import CheckpointStore
 from dask_rl.storage.errors import RunStateError, explain
 
 from .control import Answer, RunState
@@ -61,13 +63,26 @@ class AttachedRun:
         """Return what it came to, as its directory says.
 
         Raises:
-            RunStateError: it is not complete, or this machine does not see its directory.
+            RunStateError: it failed or is lost, or went on since, or this machine does not see its directory.
         """
         state = self.look()
+        if state.status == "interrupted":
+            return self._interrupted_at(state.step)
         if state.status != "complete":
             got, fix = state.describe(self.num_steps), "train the same job again: it goes on"
-            raise RunStateError(explain(f"result of run {self.name}", got=got, allowed="a complete run", fix=fix))
+            raise RunStateError(
+                explain(f"result of run {self.name}", got=got, allowed="one that did not fail", fix=fix)
+            )
         return load_result(self._directory())
+
+    def _interrupted_at(self, step: int) -> TrainResult:
+        """Return what its owner has as its result: the rows to that step, and the weights saved there."""
+        run = self._directory()
+        path = CheckpointStore(run.checkpoints).checkpoints().get(step)
+        if path is None:
+            got, fix = f"no checkpoint of step {step}, at which it was interrupted", "it went on since: attach again"
+            raise RunStateError(explain(f"result of run {self.name}", got=got, fix=fix))
+        return result_so_far(run, step, hash_checkpoint(path), interrupted=True)
 
     def _directory(self) -> RunDirectory:
         run = RunDirectory(self.path)

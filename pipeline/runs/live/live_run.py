@@ -141,7 +141,7 @@ class LiveRun:
 
         Raises:
             WaitTimeoutError: it is not over in time.
-            DaskRLError: what it failed with. Of another process's run, RunStateError for any end but a complete one.
+            DaskRLError: what it failed with; of another process's run, RunStateError.
         """
         wait_for_end(self._link, timeout_seconds)
         return self._link.result()
