@@ -43,8 +43,8 @@ def test_the_section_works_word_by_word(tmp_path, monkeypatch):
 
     try:
         for line in lines:
-            if " render " in line:
-                continue  # tested where it is made
+            if " render " in line or " stop " in line:
+                continue  # tested where it is made; nothing is at work here
             if line == "dask-rl jobs serve":
                 server = subprocess.Popen(line, shell=True, start_new_session=True)
                 continue
