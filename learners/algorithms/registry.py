@@ -1,10 +1,10 @@
 """The algorithms by name."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from dask_rl.learners.algorithm import Algorithm, AlgorithmConfig
 from dask_rl.storage.errors import ConfigError, explain
@@ -63,12 +63,13 @@ def parse_algorithm(settings: Mapping[str, Any]) -> AlgorithmConfig:
     try:
         return config_class.model_validate(dict(settings))
     except ValidationError as error:
-        known = sorted(config_class.model_fields)
         lines = [
             explain(
                 ".".join(["algorithm", *map(str, problem["loc"])]),
                 got=repr(problem.get("input")),
-                allowed=known if problem["type"] == "extra_forbidden" else problem["msg"],
+                allowed=_keys_at(config_class, problem["loc"])
+                if problem["type"] == "extra_forbidden"
+                else problem["msg"],
                 fix="correct the key" if problem["type"] == "extra_forbidden" else "correct the value",
             )
             for problem in error.errors()
@@ -79,3 +80,13 @@ def parse_algorithm(settings: Mapping[str, Any]) -> AlgorithmConfig:
 def build_algorithm(config: AlgorithmConfig) -> Algorithm[Any]:
     """Return the algorithm of a config."""
     return get_algorithm(config.name)(config)
+
+
+def _keys_at(config_class: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """Return the keys that are known where one was found that is not."""
+    for key in place[:-1]:
+        inner = config_class.model_fields[str(key)].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        config_class = inner
+    return sorted(config_class.model_fields)
