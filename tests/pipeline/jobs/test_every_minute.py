@@ -9,7 +9,7 @@ import pytest
 from job_cases import TIMEOUT_SECONDS, trainer_of, wait_for, zombies_of
 from run_commands import has_checkpoint_beyond
 
-from dask_rl.pipeline.jobs.times import folder_name, iso, now
+from dask_rl.pipeline.jobs.times import folder_name, iso, now, parse_time
 
 NUM_MINUTES = 6
 LIMIT_SECONDS = 900
@@ -57,7 +57,7 @@ def test_six_minutes_with_a_killed_run_and_a_killed_server(jobs):
     jobs.call("pause", "nightly")
     history = jobs.history()[:NUM_MINUTES]
 
-    assert iso(history[0].time) == first
+    assert history[0].time == parse_time(first)
     assert [record.time for record in history] == [history[0].time + timedelta(minutes=i) for i in range(NUM_MINUTES)]
     assert {record.status for record in history} == {"complete"}
     assert {record.exit_code for record in history} == {0}
