@@ -123,6 +123,12 @@ class StepColumns:
         first, last = np.searchsorted(self.row_ends, (start, stop), side="right")
         return start - int(first), stop - int(last)
 
+    def stored_rows(self, path: str, start: int, stop: int, dtype: np.dtype[Any]) -> Array | None:
+        """Return the dataset's rows [start, stop) of a column as a contiguous view; None where there is none."""
+        source, source_stop = self.source_rows(path, start, stop)
+        rows = self.columns[path][source:source_stop]
+        return rows if len(rows) == stop - start and rows.dtype == dtype and rows.flags.c_contiguous else None
+
     def fill(self, path: str, start: int, stop: int, out: Array) -> None:
         """Write the dataset's rows [start, stop) of a column to `out`, (stop - start, …); types are cast.
 
