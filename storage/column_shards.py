@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,23 +67,33 @@ class ColumnShards:
         with ThreadPoolExecutor(max_workers=_WRITERS, thread_name_prefix="dask-rl-writer") as pool:
             self._layouts = dict(pool.map(self._with_compression, self._layouts))
             self._build.start(content_of(self._layouts))
+            under_way: deque[Callable[[], Receipt]] = deque()
             for number in range(next(iter(self._layouts.values())).num_shards):
-                self.objects |= stored_objects(self._write_shard(number, pool))
+                under_way.append(self._begin_shard(number, pool))
+                if len(under_way) > 1:  # so that no thread idles while the largest array of a shard is finished
+                    self.objects |= stored_objects(under_way.popleft()())
+            self.objects |= stored_objects(under_way.popleft()())
 
     def finish(self) -> dict[str, ArrayLayout]:
         """Return the layouts of all arrays."""
         return dict(self._layouts)
 
-    def _write_shard(self, number: int, pool: ThreadPoolExecutor) -> Receipt:
+    def _begin_shard(self, number: int, pool: ThreadPoolExecutor) -> Callable[[], Receipt]:
+        """Begin to write a shard of all arrays; return what waits for its end and gives the receipt."""
         shards = self._build.shards
         if shards.find_receipt(number) is not None:
             digests = dict(pool.map(lambda path: self._digest(number, path), self._layouts))
             receipt = shards.find_receipt(number, digests)
             if receipt is not None:
-                return receipt
-        receipt = dict(pool.map(lambda path: self._write_array(number, path), self._layouts))
-        shards.write_receipt(number, receipt)
-        return receipt
+                return lambda: receipt
+        arrays = pool.map(lambda path: self._write_array(number, path), self._layouts)
+
+        def finish() -> Receipt:
+            receipt = dict(arrays)
+            shards.write_receipt(number, receipt)
+            return receipt
+
+        return finish
 
     def _digest(self, number: int, path: str) -> tuple[str, int]:
         chunks = self._chunks(number, path)
