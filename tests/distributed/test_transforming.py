@@ -1,5 +1,6 @@
 """Transforms by worker processes: the dataset of one stream, whatever is killed."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -54,6 +55,48 @@ def test_the_datasets_are_the_same_for_any_number_of_workers(sources, tmp_path, 
             dataset.verify(deep=True)
     with pytest.raises(ConfigError, match="got 2 and a client"):
         dask_rl.transform_dataset(sources, tmp_path / "t.zarr", client=cluster_client, num_workers=2)
+
+
+def test_nested_observations_and_missing_ends_by_workers(tmp_path, cluster_client):
+    space = spaces.Dict({"camera": spaces.Box(0, 255, (8, 8), np.uint8), "pose": spaces.Box(-9, 9, (2,), np.float32)})
+    rng = np.random.default_rng(0)
+    with dask_rl.DatasetWriter(
+        tmp_path / "a.zarr", observation_space=space, action_space=SPACES["action_space"], shard_rows=64
+    ) as writer:
+        for number, episode in enumerate(generate(num_episodes=20)):
+            rows = len(episode) + 1
+            camera, pose = rng.integers(0, 256, (rows, 8, 8), np.uint8), rng.random((rows, 2), np.float32)
+            nested = {"camera": camera, "pose": pose}
+            writer.add_episode(dataclasses.replace(episode, observations=nested, has_final_observation=number % 4 > 0))
+    config = dask_rl.TransformConfig(normalize=True, where="length != 7", shard_rows=128)
+    alone = dask_rl.transform_dataset(tmp_path / "a.zarr", tmp_path / "b.zarr", config=config)
+    shared = dask_rl.transform_dataset(tmp_path / "a.zarr", tmp_path / "c.zarr", config=config, client=cluster_client)
+    assert shared.content_hash == alone.content_hash
+    with dask_rl.OfflineDataset.open(tmp_path / "c.zarr") as dataset:
+        dataset.verify(deep=True)
+        assert list(dataset.provenance["normalization"]["parts"]) == ["observations/pose"]
+        assert 0 < dataset.has_final_observation.sum() < dataset.num_episodes
+
+
+@pytest.mark.storm
+def test_a_driver_that_is_killed_leaves_shards_that_the_next_one_keeps(sources, tmp_path):
+    wanted = dask_rl.transform_dataset(sources, tmp_path / "wanted.zarr", config=CONFIG).content_hash
+    code = (
+        "import os, dask_rl\n"
+        "def die(done, total):\n"
+        "    if done > total * 0.7:\n"
+        "        os.kill(os.getpid(), 9)\n"
+        f"config = dask_rl.TransformConfig.model_validate_json({CONFIG.model_dump_json()!r})\n"
+        f"dask_rl.transform_dataset({list(map(str, sources))!r}, 'd.zarr', config=config, progress=die)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    shards = {path: path.stat().st_mtime_ns for path in tmp_path.glob(".d.zarr.partial/**/c/*") if path.is_file()}
+    assert shards
+    assert dask_rl.transform_dataset(sources, tmp_path / "d.zarr", config=CONFIG).content_hash == wanted
+    kept = {path.stat().st_mtime_ns for path in (tmp_path / "d.zarr").glob("**/c/*") if path.is_file()}
+    assert set(shards.values()) <= kept
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.storm
