@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 # Through dask_rl/, so that relative imports resolve as dask_rl.*: the bare folders would be other packages.
 SOURCES := dask_rl/ dask_rl/storage/ dask_rl/learners/ dask_rl/pipeline/ tests benchmarks notebooks
 
-.PHONY: setup demo test services notebooks storm check bench chaos format clean
+.PHONY: setup demo test data services notebooks storm check bench chaos format clean
 
 setup: $(STAMP)
 
@@ -23,7 +23,10 @@ demo: $(STAMP)
 	$(BIN)/dask-rl demo
 
 test: $(STAMP)
-	$(BIN)/pytest -m "not storm and not notebook and not service"
+	$(BIN)/pytest -m "not storm and not notebook and not service and not data"
+
+data: $(STAMP)
+	$(BIN)/pytest -m "data and not storm and not service"
 
 services: $(STAMP)
 	$(BIN)/pytest -m "service and not storm"

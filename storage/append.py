@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
-from .build import BuildDirectory, fsync_directories
+from .build import BuildDirectory, fsync_all_but_shards
 from .contents import Contents, load_contents
 from .errors import DaskRLError, DatasetError, DatasetNotFoundError, explain
 from .files import fsync_path, make_directory
@@ -64,7 +64,7 @@ class AppendDirectory(BuildDirectory):
         place = self.target / segment_prefix(len(following.segments))
         with explained_write_errors(self.target):
             self._check_unchanged()
-            fsync_directories(self.store)
+            fsync_all_but_shards(self.store)
             intent = {"generation": following.generation, "objects": _digest(manifest)}
             self.shards.write_file(self.path / _INTENT, [json.dumps(intent).encode()])
             fsync_path(self.path)

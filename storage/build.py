@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from .shard_store import ShardStore
 from .write_errors import explained_write_errors
 
 _DIGEST_LETTERS = 16
+_META = "meta"  # the arrays on the episode axis, which zarr-python writes
 
 
 class BuildDirectory:
@@ -73,10 +74,11 @@ class BuildDirectory:
         return any(any(self.path.glob(f"{directory}receipts/*.json")) for directory in ("", "shards-*/"))
 
     def commit(self, manifest: Commit) -> None:
-        """Write the manifest, make all names durable (the files are) and give the dataset its own."""
+        """Write the manifest, make all names and files durable (shards are) and give the dataset its own."""
         with explained_write_errors(self.target):
-            self.shards.write_file(self.store / COMMIT_NAME, [manifest.to_bytes()])
-            fsync_directories(self.store)
+            # One wait of the disk for all of them: nothing is a dataset before its directory has its name.
+            self.shards.write_file(self.store / COMMIT_NAME, [manifest.to_bytes()], flush=False)
+            fsync_all_but_shards(self.store)
             self._check_target()
             if self.target.exists():
                 os.rename(self.target, self.path / "old")
@@ -144,9 +146,17 @@ class BuildDirectory:
             )
 
 
-def fsync_directories(root: Path) -> None:
-    """Make the names of all files below a directory durable."""
-    fsync_paths(Path(directory) for directory, _, _ in os.walk(root))
+def fsync_all_but_shards(store: Path) -> None:
+    """Make the names of all files of a dataset durable, and the files but its shards, which are."""
+    fsync_paths(_unflushed(store))
+
+
+def _unflushed(store: Path) -> Iterator[Path]:
+    for directory, _, names in os.walk(store):
+        place = Path(directory)
+        is_meta = place.relative_to(store).parts[:1] == (_META,)
+        yield from (place / name for name in names if is_meta or name in (METADATA_NAME, COMMIT_NAME))
+        yield place
 
 
 def _lock_directory(path: Path, target: Path) -> int:

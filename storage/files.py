@@ -28,19 +28,21 @@ def make_directory(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
 
 
-def write_atomically(path: Path, buffers: Iterable[Bytes], temporary: Path) -> None:
+def write_atomically(path: Path, buffers: Iterable[Bytes], temporary: Path, *, flush: bool = True) -> None:
     """Write a file so that it is there complete or not at all, also after a loss of power.
 
     Args:
         path: the file; its directory exists.
         buffers: its content.
         temporary: a directory that exists, on the same file system, for the unfinished file.
+        flush: whether to wait for the disk; without, a loss of power may leave the file empty.
     """
     unfinished = temporary / uuid.uuid4().hex
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         _write_all(descriptor, list(buffers))
-        os.fdatasync(descriptor)
+        if flush:
+            os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
     os.replace(unfinished, path)

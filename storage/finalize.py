@@ -14,7 +14,6 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
 from .encoding import ZSTD_LEVEL
-from .files import fsync_paths
 from .layout import ArrayLayout
 from .manifest import StoredObject
 from .schema import ATTRIBUTES_KEY, ArraySpec, DatasetAttributes, fill_value
@@ -72,12 +71,8 @@ def clear_all_but(store: Path, shards: Mapping[str, StoredObject]) -> None:
 
 
 def collect_objects(store: Path, shards: Mapping[str, StoredObject]) -> dict[str, StoredObject]:
-    """Return all files of the store.
-
-    Metadata files are flushed to the disk; shards were when they were written.
-    """
+    """Return all files of the store. Shards are on the disk; the build flushes the others when it commits."""
     keys = sorted(set(_files(store)) - shards.keys())
-    fsync_paths(store / key for key in keys)
     contents = {key: (store / key).read_bytes() for key in keys}
     found = {key: StoredObject(size=len(it), sha256=hashlib.sha256(it).hexdigest()) for key, it in contents.items()}
     return {**shards, **found}

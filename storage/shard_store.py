@@ -49,7 +49,7 @@ class ShardStore:
         if not path.exists() or path.read_bytes() != marker:
             shutil.rmtree(self.root / "receipts", ignore_errors=True)
             shutil.rmtree(self.store, ignore_errors=True)
-            self.write_file(path, [marker])
+            self.write_file(path, [marker], flush=False)  # an empty one after a loss of power is another content
         make_directory(self.root / "receipts")
         make_directory(self.store)
 
@@ -106,11 +106,12 @@ class ShardStore:
     def write_receipt(self, shard: int, receipt: Receipt) -> None:
         """Record that shard number `shard` of all arrays is finished."""
         with explained_write_errors(self.target):
-            self.write_file(self._receipt_path(shard), [json.dumps(receipt).encode()])
+            # Not flushed: one that is lost with the power costs one shard, written again.
+            self.write_file(self._receipt_path(shard), [json.dumps(receipt).encode()], flush=False)
 
-    def write_file(self, path: Path, buffers: Iterable[Bytes]) -> None:
-        """Write a file, there complete or not at all."""
-        write_atomically(path, buffers, self.root / "tmp")
+    def write_file(self, path: Path, buffers: Iterable[Bytes], *, flush: bool = True) -> None:
+        """Write a file, there complete or not at all; see `write_atomically`."""
+        write_atomically(path, buffers, self.root / "tmp", flush=flush)
 
     def _receipt_path(self, shard: int) -> Path:
         return self.root / "receipts" / f"{shard}.json"

@@ -28,6 +28,8 @@ from .schema import (
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
+_SHORT_STEPS = 64
+"""Where episodes are shorter, rows are placed by a mask: to copy each episode would take longer."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,12 @@ class StepColumns:
         first, last = np.searchsorted(self.row_ends, (start, stop), side="right")
         return start - int(first), stop - int(last)
 
+    def stored_rows(self, path: str, start: int, stop: int, dtype: np.dtype[Any]) -> Array | None:
+        """Return the dataset's rows [start, stop) of a column as a contiguous view; None where there is none."""
+        source, source_stop = self.source_rows(path, start, stop)
+        rows = self.columns[path][source:source_stop]
+        return rows if len(rows) == stop - start and rows.dtype == dtype and rows.flags.c_contiguous else None
+
     def fill(self, path: str, start: int, stop: int, out: Array) -> None:
         """Write the dataset's rows [start, stop) of a column to `out`, (stop - start, …); types are cast.
 
@@ -134,9 +142,15 @@ class StepColumns:
             out[:] = column[source:source_stop]
             return
         first, last = np.searchsorted(self.row_ends, (start, stop), side="right")
-        finals = (self.row_ends[first:last] - 1 - start).tolist()
+        finals = self.row_ends[first:last] - 1 - start
         is_observed, row = is_part_of(path, OBSERVATIONS), 0
-        for final in finals:
+        if len(finals) * _SHORT_STEPS > len(out):
+            steps = np.ones(len(out), np.bool_)
+            steps[finals] = False
+            out[steps] = column[source:source_stop]
+            out[finals] = column[source - 1 + finals - np.arange(len(finals))] if is_observed else 0
+            return
+        for final in finals.tolist():
             out[row:final] = column[source : source + final - row]
             source += final - row
             out[final] = column[source - 1] if is_observed else 0

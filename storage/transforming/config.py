@@ -1,6 +1,7 @@
 """What a transform of datasets is told."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -64,7 +65,7 @@ class TransformConfig(BaseModel):
     shard_rows: int | None = Field(default=None, ge=1)
     """Rows of one shard, a power of two; by default chosen by size."""
 
-    @property
+    @cached_property
     def changes_rewards(self) -> bool:
         """Whether rewards come out other than they were."""
         names = ("step_reward", "termination_reward", "reward_scale", "reward_shift", "min_reward", "max_reward")

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,36 +52,38 @@ def transform_datasets(
         InvalidDataError: rewards outgrow their type.
         DatasetError: a destination exists or cannot be written.
     """
-    config = config or TransformConfig()
-    paths = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    config, runner = config or TransformConfig(), run or _in_process
     targets = plan_targets(dest, validation, config)
-    opened = open_sources(paths, config)
-    ready = [is_written(it, _provenance(opened, config, it)) for it in targets] if len(targets) > 1 else [False]
-    ready = [False] * len(targets) if all(ready) or overwrite else ready
-    missing = [target for target, done in zip(targets, ready, strict=True) if not done]
-    check_targets(missing, opened.parts, overwrite)
-    selection = select(find_facts(opened, needed_facts(config), run or _in_process), config)
-    masks = [selection.kept]
-    if config.validation_fraction is not None:
-        masks = list(split(selection.kept, config.validation_fraction, config.seed))
-    observations = plan_observations(opened, config, masks[0], run or _in_process)
-    written = _Passes(opened, observations, progress or (lambda done, total: None), run)
+    opened = open_sources([sources] if isinstance(sources, str | os.PathLike) else sources, config)
+    there = frozenset() if overwrite else _already_there(opened, targets, config)
+    check_targets([target for target in targets if target.part not in there], opened.parts, overwrite)
+    selection = select(find_facts(opened, needed_facts(config), runner), config)
+    fraction = config.validation_fraction
+    masks = [selection.kept] if fraction is None else split(selection.kept, fraction, config.seed)
     targets = [replace(target, kept=mask) for target, mask in zip(targets, masks, strict=True)]
-    written.total = written.num_passes * sum(
-        opened.num_steps_of(target.kept) for target, done in zip(targets, ready, strict=True) if not done
-    )
-    for target, done in zip(targets, ready, strict=True):
-        if not done:
-            _write(written, target, config, overwrite)
-    facts = [_facts_of(target.path) for target in targets]
+    observations = plan_observations(opened, config, masks[0], runner)
+    missing = [target for target in targets if target.part not in there]
+    num_steps = sum(opened.num_steps_of(target.kept) for target in missing)
+    passes = _Passes(opened, observations, progress or (lambda done, total: None), run, num_steps)
+    for target in missing:
+        _write(passes, target, config, overwrite)
+    written = [_facts_of(target.path) for target in targets]
     return TransformSummary(
-        **vars(facts[0]),
+        **vars(written[0]),
         num_source_episodes=opened.num_episodes,
         num_source_steps=int(opened.lengths.sum()),
         dropped=selection.dropped,
-        validation=facts[1] if len(facts) > 1 else None,
-        notes=tuple(_notes(opened, targets, ready, config)),
+        validation=written[1] if len(written) > 1 else None,
+        notes=tuple(_notes(opened, targets, there, config)),
     )
+
+
+def _already_there(sources: Sources, targets: Sequence[Target], config: TransformConfig) -> frozenset[str]:
+    """Return which part of a split an earlier run wrote that died before the other; where both are, it did not."""
+    if len(targets) == 1:
+        return frozenset()
+    there = frozenset(it.part for it in targets if is_written(it, _provenance(sources, config, it)))
+    return there if len(there) < len(targets) else frozenset()
 
 
 def _in_process(function: Callable[[Any], Any], items: Iterable[Any], name: str) -> Iterator[Any]:
@@ -96,18 +98,14 @@ class _Passes:
     observations: ObservationPlan
     progress: Progress
     run: TaskRunner | None
+    num_steps: int
+    """Steps of all episodes that are written."""
     done: int = 0
-    total: int = 0
-
-    @property
-    def num_passes(self) -> int:
-        """Over the episodes of a dataset: tasks survey them first."""
-        return 1 if self.run is None else 2
 
     def report(self, num_steps: int) -> None:
-        """Say that so many more steps were gone through."""
+        """Say that so many more steps were gone through: once for a stream; tasks survey them before."""
         self.done += num_steps
-        self.progress(self.done, self.total)
+        self.progress(self.done, self.num_steps * (1 if self.run is None else 2))
 
 
 def _write(passes: _Passes, target: Target, config: TransformConfig, overwrite: bool) -> None:
@@ -171,12 +169,10 @@ def _facts_of(path: Path) -> WrittenDataset:
         return WrittenDataset.of(dataset)
 
 
-def _notes(
-    sources: Sources, targets: Sequence[Target], ready: Sequence[bool], config: TransformConfig
-) -> Iterator[str]:
+def _notes(sources: Sources, targets: Sequence[Target], there: Set[str], config: TransformConfig) -> Iterator[str]:
     """Yield what the user should look at."""
-    for target, done in zip(targets, ready, strict=True):
-        if done:
+    for target in targets:
+        if target.part in there:
             yield f"{os.fspath(target.path)} was there already, from an earlier run of the same transform"
     if len(set(sources.environments)) > 1:
         yield f"the sources are of {', '.join(map(str, sources.environments))}: the dataset names no environment"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, explain
-from dask_rl.storage.locate import check_no_password
+from dask_rl.storage.locate import local_path
 from dask_rl.storage.schema import ArraySpec
 from dask_rl.storage.spaces import Space, describe_space, spaces_equal
 
@@ -95,20 +95,19 @@ def open_sources(paths: Iterable[str | os.PathLike[str]], config: TransformConfi
         DatasetNotFoundError: there is no such dataset.
         ConfigError: there is none at all, their spaces or fields differ, or the config names infos that they lack.
     """
+    given = [os.fspath(path) for path in paths]
+    if not given:
+        raise ConfigError(explain("sources", got="none", allowed="at least 1 dataset", fix="name one"))
     opened: list[OfflineDataset] = []
     try:
-        for path in paths:
-            check_no_password("source", os.fspath(path))
-            opened.append(OfflineDataset.open(path))
-        if not opened:
-            raise ConfigError(explain("sources", got="none", allowed="at least 1 dataset", fix="name one"))
-        return _describe(opened, config)
+        opened.extend(OfflineDataset.open(path) for path in given)
+        return _describe(given, opened, config)
     finally:
         for dataset in opened:
             dataset.close()
 
 
-def _describe(opened: list[OfflineDataset], config: TransformConfig) -> Sources:
+def _describe(given: list[str], opened: list[OfflineDataset], config: TransformConfig) -> Sources:
     first = opened[0]
     fields = [choose_fields(dataset.path, dataset.arrays, config) for dataset in opened]
     arrays = [
@@ -124,9 +123,11 @@ def _describe(opened: list[OfflineDataset], config: TransformConfig) -> Sources:
             fix = "undo it before (denormalize, --denormalize)"
             raise ConfigError(explain(f"observations of {dataset.path}", got=got, allowed=allowed, fix=fix))
     starts = np.cumsum([0, *(dataset.num_episodes for dataset in opened)])
+    # Workers may have another working directory; of a URL, a dataset keeps no credentials in its own path.
+    paths = [url if local_path(url) is None else dataset.path for url, dataset in zip(given, opened, strict=True)]
     parts = tuple(
-        SourcePart(dataset.path, dataset.content_hash, int(start), dataset.num_episodes, chosen)
-        for dataset, start, chosen in zip(opened, starts[:-1], fields, strict=True)
+        SourcePart(path, dataset.content_hash, int(start), dataset.num_episodes, chosen)
+        for path, dataset, start, chosen in zip(paths, opened, starts[:-1], fields, strict=True)
     )
     return Sources(
         parts=parts,

@@ -30,6 +30,12 @@ class TransformSupply:
     observation_space: Space
     action_space: Space
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether episodes stay as they are."""
+        config = self.config
+        return self.normalization is None and config.ids == "keep" and not config.changes_rewards
+
     def episodes(self, start: int, stop: int) -> Iterator[Episode | None]:
         """Yield the episodes number `start` … `stop` − 1 of all sources; None for one that is not kept.
 
@@ -52,6 +58,8 @@ class TransformSupply:
                     rank += int(flag)
 
     def _change(self, episode: Episode, rank: int) -> Episode:
+        if self.is_copy:
+            return episode
         rewards = change_rewards(episode.rewards, episode.terminations, self.config)
         number = rank if self.config.ids == "renumber" else episode.id
         observations = episode.observations

@@ -13,6 +13,8 @@ import dask_rl
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, InvalidDataError
 
+pytestmark = pytest.mark.data
+
 KILLS = Path(__file__).parents[2] / "benchmarks" / "import_kills.py"
 OPTIONS = dask_rl.ImportOptions(shard_rows=64)
 

@@ -35,6 +35,8 @@ import sys, numpy as np
 sys.path.insert(0, sys.argv[2])
 from random_episodes import generate
 from dask_rl.storage import DatasetError, DatasetWriter
+
+pytestmark = pytest.mark.data
 try:
     with DatasetWriter(sys.argv[1], append=True, shard_rows=16) as writer:
         writer.add_episodes(generate(40, seed=int(sys.argv[3])))

@@ -14,6 +14,8 @@ from supplies import SPACES, RandomSupply
 from dask_rl.storage import DatasetWriter, InvalidDataError, OfflineDataset
 from dask_rl.storage.step_columns import StepColumns
 
+pytestmark = pytest.mark.data
+
 LENGTHS = tuple(int(n) for n in np.random.default_rng(0).integers(1, 40, 30))
 
 
@@ -49,11 +51,17 @@ def write(path, steps=None, by_one=(), shard_rows=64, given=SPACES):
     shard_rows=st.sampled_from([8, 16, None]),
     chunk_bytes=st.sampled_from([16, 64, 1 << 20]),
     final_observations=st.booleans(),
+    short_steps=st.sampled_from([0, 64]),
 )
-def test_the_bytes_are_those_of_the_stream(tmp_path_factory, lengths, shard_rows, chunk_bytes, final_observations):
+def test_the_bytes_are_those_of_the_stream(
+    tmp_path_factory, lengths, shard_rows, chunk_bytes, final_observations, short_steps
+):
     path = tmp_path_factory.mktemp("datasets")
     given = episodes(tuple(lengths), final_observations)
-    with mock.patch("dask_rl.storage.blocking.MAX_CHUNK_BYTES", chunk_bytes):
+    with (
+        mock.patch("dask_rl.storage.blocking.MAX_CHUNK_BYTES", chunk_bytes),
+        mock.patch("dask_rl.storage.step_columns._SHORT_STEPS", short_steps),
+    ):
         wanted = write(path / "stream.zarr", None, given, shard_rows)
         found = write(path / "columns.zarr", columns_of(given, final_observations), (), shard_rows)
     assert found.content_hash == wanted.content_hash
@@ -157,3 +165,23 @@ def test_append_and_mixed(tmp_path):
     mixed.add_episodes(first)
     mixed.add_steps(columns_of(second))
     assert mixed.finish().num_episodes == 5
+
+
+def test_bounds_of_each_element_and_rows_that_cannot_be_written_to(tmp_path):
+    lengths = (70, 90, 80)
+    space = spaces.Box(np.array([-2, 0], np.float32), np.array([0, 3], np.float32))
+    rng = np.random.default_rng(0)
+    plain = [
+        replace(e, actions=rng.uniform([-2, 0], [0, 3], (len(e), 2)).astype(np.float32)) for e in episodes(lengths)
+    ]
+    given = SPACES | {"action_space": space}
+    steps = columns_of(plain)
+    for column in steps.columns.values():
+        column.flags.writeable = False
+    wanted = write(tmp_path / "stream.zarr", None, plain, shard_rows=32, given=given)
+    assert write(tmp_path / "columns.zarr", steps, shard_rows=32, given=given).content_hash == wanted.content_hash
+    actions = steps.columns["actions"].copy()
+    actions[200, 0] = 0.5  # inside the bounds of the other element
+    outside = replace(steps, columns={**steps.columns, "actions": actions})
+    with pytest.raises(InvalidDataError, match=r"episode 2, step 40: actions\[0\]: got 0.5"):
+        write(tmp_path / "bad.zarr", outside, shard_rows=32, given=given)

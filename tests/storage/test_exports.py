@@ -19,6 +19,8 @@ from dask_rl.storage.formats import import_dataset
 from dask_rl.storage.nested import flatten
 from dask_rl.storage.writer import DatasetWriter
 
+pytestmark = pytest.mark.data
+
 MINARI = ("minari", "minari-arrow", "minari-parquet")
 SPACE = spaces.Dict(
     pose=spaces.Tuple((spaces.Box(-np.inf, np.inf, (2, 3), np.float64), spaces.Discrete(5))),

@@ -9,6 +9,8 @@ from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, SourceFormatError
 from dask_rl.storage.formats import ImportOptions, import_dataset
 
+pytestmark = pytest.mark.data
+
 
 def write_d4rl(path: Path, num_rows: int = 7, **columns: Any) -> Path:
     """The observation and the reward of a row are its number."""

@@ -14,6 +14,8 @@ from gymnasium import spaces
 from dask_rl import EpisodeRecorder, ImportOptions, OfflineDataset, import_arrays, import_frame
 from dask_rl.storage.errors import ConfigError, DatasetError, InvalidDataError, SourceFormatError
 
+pytestmark = pytest.mark.data
+
 LENGTHS = (3, 2, 4)
 ENDS = np.cumsum(LENGTHS)
 OBSERVATIONS = np.arange(9.0, dtype=np.float32)[:, None] * [1, 10]

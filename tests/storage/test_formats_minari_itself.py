@@ -19,6 +19,8 @@ from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import SourceFormatError
 from dask_rl.storage.formats import import_dataset
 
+pytestmark = pytest.mark.data
+
 LENGTHS = (3, 2)
 SPACE = spaces.Dict(
     camera=spaces.Box(0, 255, (32, 36, 3), np.uint8),

@@ -11,6 +11,8 @@ from dask_rl.storage.errors import SourceFormatError
 from dask_rl.storage.formats import import_dataset
 from dask_rl.storage.formats.npz_file import open_npz
 
+pytestmark = pytest.mark.data
+
 
 def play(num_rows: int = 9, last: tuple[int, ...] = (3, 8), **more: Any) -> dict[str, np.ndarray]:
     """As OGBench has it; observation and reward of a row are its number."""

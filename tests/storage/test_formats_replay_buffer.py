@@ -10,6 +10,8 @@ from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import SourceFormatError
 from dask_rl.storage.formats import import_dataset
 
+pytestmark = pytest.mark.data
+
 
 def write_buffer(path: Path, ends: tuple[int, ...] = (3, 7), num_rows: int = 7, **arrays: Any) -> Path:
     root = zarr.create_group(path, zarr_format=2)

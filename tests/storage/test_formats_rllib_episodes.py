@@ -11,6 +11,8 @@ from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import SourceFormatError
 from dask_rl.storage.formats import import_dataset
 
+pytestmark = pytest.mark.data
+
 
 def pack_array(value: Any) -> Any:
     if isinstance(value, np.generic):

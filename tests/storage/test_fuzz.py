@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.data
+
 PROGRAM = Path(__file__).parents[1] / "support/fuzzed_files.py"
 
 

@@ -13,6 +13,8 @@ from supplies import SPACES, RandomSupply, run_as_if_elsewhere
 from dask_rl.storage import DatasetError, DatasetNotFoundError, DatasetWriter, InvalidDataError, OfflineDataset
 from dask_rl.storage.shard_task import shard_tasks
 
+pytestmark = pytest.mark.data
+
 LENGTHS = tuple(int(n) for n in np.random.default_rng(0).integers(1, 40, 30))
 SHARD_ROWS = 64
 

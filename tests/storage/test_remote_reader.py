@@ -18,6 +18,8 @@ from dask_rl.storage.errors import StoreAccessError, StoreUnreachableError
 from dask_rl.storage.remote_directory import RemoteDirectory
 from dask_rl.storage.remote_requests import RequestPolicy
 
+pytestmark = pytest.mark.data
+
 MEGABYTE = 1 << 20
 FAST = RequestPolicy(num_attempts=3, first_delay_seconds=0.01, timeout_seconds=5)
 

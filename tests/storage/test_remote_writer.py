@@ -22,6 +22,8 @@ from dask_rl.storage.remote_build import RemoteBuild
 from dask_rl.storage.remote_claim import CLAIM_NAME
 from dask_rl.storage.remote_requests import RequestPolicy
 
+pytestmark = pytest.mark.data
+
 URL = "faulty://bucket/data.zarr"
 
 

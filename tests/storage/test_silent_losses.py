@@ -18,6 +18,8 @@ import zarr
 from dask_rl.storage import CorruptDataError, DatasetError, DatasetWriter, OfflineDataset
 from dask_rl.storage.layout import encode_index
 
+pytestmark = pytest.mark.data
+
 REWARDS = "data/rewards/c/1"
 SUPPORT = Path(__file__).parents[1] / "support"
 ROWS = r"data/rewards/c/1 .*\(rewards, rows 64 to 127\)|data/rewards/c/1 \(rewards, rows 64 to 127\) in dataset"

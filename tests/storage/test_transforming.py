@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import fsspec
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -13,6 +14,8 @@ from dask_rl.storage.errors import ConfigError, DatasetError, DatasetNotFoundErr
 from dask_rl.storage.transforming import TransformConfig, transform_datasets
 from dask_rl.storage.transforming.rewards import change_rewards
 from dask_rl.storage.transforming.selection import select, split
+
+pytestmark = pytest.mark.data
 
 SPACES = {"observation_space": spaces.Box(-9, 9, (1,), np.float32), "action_space": spaces.Discrete(3)}
 
@@ -79,6 +82,7 @@ def assert_same_episodes(found, wanted):
         ({"where": "truncated or return_ / length > 2"}, [10, 20, 30], {"not truncated or return_ / length > 2": 2}),
         ({"where": "not terminated"}, [10, 30], {"not not terminated": 3}),
         ({"where": "id in (0, 40) and index != 4"}, [0], {"not id in (0, 40) and index != 4": 4}),
+        ({"where": "terminated - truncated == -1"}, [10, 30], {"not terminated - truncated == -1": 3}),
         ({"where": "1 < length <= 3"}, [0, 30, 40], {"not 1 < length <= 3": 2}),
         ({"where": "seed % 2 == 1 and source == 0"}, [10, 30], {"not seed % 2 == 1 and source == 0": 3}),
     ],
@@ -265,6 +269,18 @@ def test_a_copy_is_the_same_dataset_and_one_that_grew_comes_in_one_piece(tmp_pat
         assert (joined.generation, joined.shard_rows) == (1, 64)
 
 
+def test_places_elsewhere(source, tmp_path):
+    wanted = transform(source, tmp_path / "t.zarr", tmp_path / "v.zarr", validation_fraction=0.4)
+    there = "memory://transforms"
+    for _ in range(2):
+        with_urls = transform(source, f"{there}/t.zarr", f"{there}/v.zarr", validation_fraction=0.4)
+        assert with_urls.validation.content_hash == wanted.validation.content_hash
+        fsspec.filesystem("memory").rm("/transforms/v.zarr", recursive=True)
+    assert "was there already" in with_urls.notes[0]
+    back = transform(f"{there}/t.zarr", tmp_path / "back.zarr")
+    assert back.content_hash == wanted.content_hash
+
+
 def test_split_and_merge_give_the_source(tmp_path, make_episodes, settings_of_pendulum):
     episodes = list(make_episodes(num_episodes=15))
     episodes[3] = dataclasses.replace(
@@ -288,6 +304,8 @@ def test_split_and_merge_give_the_source(tmp_path, make_episodes, settings_of_pe
         assert merged.has_final_observation.sum() == 14
     assert transform(both, tmp_path / "n.zarr", ids="renumber").num_episodes == 15
     assert ids_of(tmp_path / "n.zarr") == list(range(15))
+    count = transform(both, tmp_path / "f.zarr", ids="renumber", where="id % 3 > 0 and index > 1").num_episodes
+    assert ids_of(tmp_path / "f.zarr") == list(range(count))
 
 
 def test_a_split_that_died_in_between_is_finished(source, tmp_path):

@@ -10,6 +10,8 @@ from dask_rl.storage import DatasetWriter, Episode, OfflineDataset, column_stati
 from dask_rl.storage.errors import ConfigError, DatasetError
 from dask_rl.storage.transforming import TransformConfig, transform_datasets
 
+pytestmark = pytest.mark.data
+
 ACTIONS = spaces.Discrete(2)
 
 

@@ -12,6 +12,8 @@ import pytest
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.writer import DatasetWriter
 
+pytestmark = pytest.mark.data
+
 BUDGET_BYTES = 40 * 2**20
 EPISODE_STEPS, FRAME = 400, (32, 32)
 SCRIPT = Path(__file__).parents[2] / "support" / "feed_memory.py"

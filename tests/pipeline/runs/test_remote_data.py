@@ -10,6 +10,8 @@ from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.train import train
 from dask_rl.storage.remote_requests import RequestPolicy
 
+pytestmark = pytest.mark.data
+
 
 @pytest.mark.parametrize("resident", [False, pytest.param(True, marks=pytest.mark.storm)])
 def test_a_run_is_the_same_as_from_a_directory(tmp_path, monkeypatch, resident):
