@@ -21,6 +21,8 @@ PROMISED = [
     "export_dataset",
     "import_arrays",
     "import_frame",
+    "transform_dataset",
+    "TransformConfig",
     "EpisodeRecorder",
     "ImportOptions",
     "TrainJob",

@@ -75,6 +75,7 @@ def test_each_module_learns_what_it_would_learn_alone_on_any_number_of_learners(
             assert error <= 1e-9, (module_id, num_learners)
 
 
+@pytest.mark.service
 @pytest.mark.slow
 def test_a_learner_that_is_killed_is_replaced_and_the_modules_end_with_the_same_bits(make_job):
     job = TrainJob.model_validate(make_job("cart", "arm", num_learners=2))
@@ -124,6 +125,7 @@ def kill_after(job: Path, run: Path, step: int) -> None:
     assert not psutil.wait_procs(family, timeout=30)[1]
 
 
+@pytest.mark.service
 @pytest.mark.slow
 def test_a_killed_run_resumes_with_the_same_bits_and_its_modules_are_judged_one_by_one(make_job, tmp_path, capsys):
     evaluation = {"environment": "CartPole-v1", "module_id": "cart", "num_episodes": 3, "every_steps": 150}

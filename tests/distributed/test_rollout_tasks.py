@@ -73,6 +73,7 @@ def test_a_worker_that_dies_in_mid_task_is_replaced_and_its_task_run_again(tmp_p
     assert results[1][1] != first
 
 
+@pytest.mark.service
 def test_a_task_that_kills_every_worker_is_an_error_that_says_so():
     def deadly(item):
         os.kill(os.getpid(), signal.SIGKILL)

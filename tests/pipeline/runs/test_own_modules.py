@@ -58,6 +58,7 @@ def command(directory: Path, *words: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.service
 def test_a_job_with_an_algorithm_of_ones_own_trains_on_workers_and_is_evaluated(feed_dataset, tmp_path):
     (tmp_path / "my_own.py").write_text(CODE, encoding="utf-8")
     write_job(tmp_path, feed_dataset, learners={"num_learners": 2})
