@@ -28,6 +28,8 @@ from dask_rl.storage import (
     column_statistics,
 )
 
+pytestmark = pytest.mark.data
+
 SUPPORT = Path(__file__).parents[1] / "support"
 SEEDS = (1, 2, 3)
 PROGRAM = """
@@ -35,8 +37,6 @@ import sys, numpy as np
 sys.path.insert(0, sys.argv[2])
 from random_episodes import generate
 from dask_rl.storage import DatasetError, DatasetWriter
-
-pytestmark = pytest.mark.data
 try:
     with DatasetWriter(sys.argv[1], append=True, shard_rows=16) as writer:
         writer.add_episodes(generate(40, seed=int(sys.argv[3])))
