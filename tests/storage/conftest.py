@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
+from faulty_stores import Faults, FaultyFileSystem
 from gymnasium import spaces
 from random_episodes import generate
 
 from dask_rl.storage import DatasetWriter, Episode, OfflineDataset
+from dask_rl.storage.remote_requests import RequestPolicy
 
 
 @pytest.fixture
@@ -33,3 +36,23 @@ def dataset(tmp_path: Path, settings_of_pendulum: dict[str, Any]) -> OfflineData
     with DatasetWriter(tmp_path / "data.zarr", **settings_of_pendulum, shard_rows=64) as writer:
         writer.add_episodes(generate())
     return OfflineDataset.open(tmp_path / "data.zarr")
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """The file system behind `faulty://`, empty again afterwards."""
+    files = fsspec.filesystem("memory")
+    yield files
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    """What goes wrong on `faulty://`; requests are tried again without much delay."""
+    faults = Faults()
+    monkeypatch.setattr(FaultyFileSystem, "faults", faults)
+    monkeypatch.setattr(
+        "dask_rl.storage.remote_directory.RequestPolicy", lambda: RequestPolicy(first_delay_seconds=0.001)
+    )
+    return faults

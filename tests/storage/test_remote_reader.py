@@ -5,10 +5,9 @@ import time
 from pathlib import Path
 from unittest import mock
 
-import fsspec
 import numpy as np
 import pytest
-from faulty_stores import Faults, FaultyFileSystem, web_server
+from faulty_stores import Faults, web_server
 from gymnasium import spaces
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -22,24 +21,6 @@ pytestmark = pytest.mark.data
 
 MEGABYTE = 1 << 20
 FAST = RequestPolicy(num_attempts=3, first_delay_seconds=0.01, timeout_seconds=5)
-
-
-@pytest.fixture
-def faults(monkeypatch):
-    faults = Faults()
-    monkeypatch.setattr(FaultyFileSystem, "faults", faults)
-    monkeypatch.setattr(
-        "dask_rl.storage.remote_directory.RequestPolicy", lambda: RequestPolicy(first_delay_seconds=0.001)
-    )
-    return faults
-
-
-@pytest.fixture
-def memory():
-    files = fsspec.filesystem("memory")
-    yield files
-    files.store.clear()
-    files.pseudo_dirs[:] = [""]
 
 
 def copy_to(files, path, name="data.zarr") -> str:

@@ -8,10 +8,8 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pytest
-from faulty_stores import Faults, FaultyFileSystem
 from supplies import SPACES, RandomSupply, run_as_if_elsewhere
 
 from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
@@ -20,7 +18,6 @@ from dask_rl.storage.encoding import EncodedShard
 from dask_rl.storage.formats import import_dataset
 from dask_rl.storage.remote_build import RemoteBuild
 from dask_rl.storage.remote_claim import CLAIM_NAME
-from dask_rl.storage.remote_requests import RequestPolicy
 
 pytestmark = pytest.mark.data
 
@@ -29,24 +26,6 @@ URL = "faulty://bucket/data.zarr"
 
 class Crash(BaseException):
     pass
-
-
-@pytest.fixture
-def memory():
-    files = fsspec.filesystem("memory")
-    yield files
-    files.store.clear()
-    files.pseudo_dirs[:] = [""]
-
-
-@pytest.fixture
-def faults(monkeypatch):
-    faults = Faults()
-    monkeypatch.setattr(FaultyFileSystem, "faults", faults)
-    monkeypatch.setattr(
-        "dask_rl.storage.remote_directory.RequestPolicy", lambda: RequestPolicy(first_delay_seconds=0.001)
-    )
-    return faults
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from feed_reference import stream_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from dask_rl.learners.iterator import BatchSource
 from dask_rl.pipeline.feed.blocks import Arrays
 from dask_rl.pipeline.feed.config import FeedConfig
 from dask_rl.pipeline.feed.iterator import DatasetIterator
-from dask_rl.pipeline.feed.order import shard_order
 from dask_rl.pipeline.feed.partition import shards_of
 from dask_rl.pipeline.feed.source import DatasetSource, plan_feed
 from dask_rl.storage.dataset import OfflineDataset
@@ -85,13 +85,7 @@ class Oracle:
         return out
 
     def rows(self, shard: int, step: int) -> np.ndarray:
-        per_step, edges = self.feed.rows_per_shard, self.feed.shard_edges
-        size = int(edges[shard + 1] - edges[shard])
-        order = self.feed.order(shard)
-        epochs = range(step * per_step // size, (step + 1) * per_step // size + 1)
-        stream = np.concatenate([shard_order(order, epoch) for epoch in epochs])
-        first = step * per_step - epochs[0] * size
-        return self.feed.transitions.rows(edges[shard] + stream[first : first + per_step])
+        return stream_rows(self.feed, shard, step)
 
     def batch(self, shards: tuple[int, ...], step: int) -> Arrays:
         rows = np.concatenate([self.rows(shard, step) for shard in shards])

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from feed_reference import stream_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from worker_code import CPU, read_steps
@@ -84,13 +85,7 @@ class Reference:
         self.stacked = self.sampling.frame_stack > 1
 
     def rows(self, shard: int, step: int) -> np.ndarray:
-        per_step, edges = self.feed.rows_per_shard, self.feed.shard_edges
-        size = int(edges[shard + 1] - edges[shard])
-        order = self.feed.order(shard)
-        epochs = range(step * per_step // size, (step + 1) * per_step // size + 1)
-        stream = np.concatenate([shard_order(order, epoch) for epoch in epochs])
-        first = step * per_step - epochs[0] * size
-        return self.feed.transitions.rows(edges[shard] + stream[first : first + per_step])
+        return stream_rows(self.feed, shard, step)
 
     def frames(self, episode: int, step: int) -> np.ndarray:
         rows, start = self.columns["observations"], int(self.starts[episode])
