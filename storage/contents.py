@@ -79,8 +79,8 @@ def load_contents(location: Location, wanted_hash: str | None = None) -> Content
     raise DatasetError(
         explain(
             f"dataset {location.url}",
-            got=f"content hash {newest.content_hash}",
-            allowed=wanted_hash,
+            got=f"content hash {newest.content_hash[:12]}",
+            allowed=f"{str(wanted_hash)[:12]}, which was asked for",
             fix="restore that dataset, or start anew",
         )
     )

@@ -12,13 +12,15 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class StopRequest:
     """While the `with` block runs, the first signal sets `requested`; the next one does what it did before.
 
-    In other threads than the main one no signal is caught; `request` works everywhere.
+    In other threads than the main one no signal is caught; `request` works everywhere. A block inside another one of
+    the same request changes nothing.
     """
 
     def __init__(self) -> None:
         self._requested = False
         self._wakers: list[Callable[[], None]] = []
         self._before: dict[int, Any] = {}
+        self._depth = 0
 
     @property
     def requested(self) -> bool:
@@ -37,7 +39,8 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         """Catch the signals."""
-        if threading.current_thread() is threading.main_thread():
+        self._depth += 1
+        if self._depth == 1 and threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         return self
 
@@ -45,7 +48,9 @@ class StopRequest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give the signals back."""
-        self._give_back()
+        self._depth -= 1
+        if not self._depth:
+            self._give_back()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.request()

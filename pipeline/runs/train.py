@@ -33,7 +33,7 @@ from .run_directory import RunDirectory, damaged, write_atomic
 from .run_log import RunLog, RunLogger
 from .stop_request import StopRequest
 from .train_result import TrainResult, load_result
-from .trained_policy import find_checkpoint
+from .trained_policy import find_checkpoint, saved_generations
 from .training import Training
 from .training_data import TrainingData, open_training_data
 
@@ -122,17 +122,17 @@ def _train(
             return done
         run.refuse_if_live()
         resolved = _resolve(run, job)
-        data = open_training_data(resolved)
+        data = open_training_data(resolved, saved_generations(run, resolved.datasets))
         if resolved.evaluation is not None:
             check_environment(data.modules[resolved.evaluated_module()].spec, resolved.evaluation)
         loggers = open_loggers(resolved, run)
         # Nothing is written before all of this fits together.
         with (
+            _starting_display(progress, resolved) as display,
             _learners(resolved, data, client, in_background, control.stop) as (connected, group),
             run.locked(),
             RunLog(run, [*loggers, *_dask_loggers(run, resolved, control, connected, group)]) as log,
             control.failing(),  # before the loggers are closed, which say so
-            progress("train", job.num_steps, "steps") as display,
         ):
             _refuse_overtaken(run, job, resolved)
             write_atomic(run.path / "resolved.yaml", resolved.to_yaml())
@@ -142,6 +142,15 @@ def _train(
                 if client is None and resolved.cluster.kind not in JOINED_KINDS:
                     display.note(f"dashboard: {page_of(connected)}; attach to {control.address}")
             return Training(run, log, resolved, data, group, connected, control).to_end(display)
+
+
+@contextlib.contextmanager
+def _starting_display(progress: MakeProgress, job: TrainJob) -> Iterator[Progress]:
+    """Give the display of the steps, which first says what takes seconds before the first of them."""
+    with progress("train", job.num_steps, "steps") as display:
+        if num_learners := job.learners.num_learners:
+            display.note(f"starting {num_learners} learner{'s' * (num_learners > 1)} (cluster: {job.cluster.kind})")
+        yield display
 
 
 def _dask_loggers(

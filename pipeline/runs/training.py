@@ -15,11 +15,9 @@ from dask_rl.learners.policy import Policy
 from dask_rl.learners.saved_module import reading
 from dask_rl.pipeline.rollouts.evaluate import evaluate
 from dask_rl.storage.checkpoint import CheckpointStore
-from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import (
     CheckpointError,
     DaskRLError,
-    DatasetError,
     GroupLostError,
     LearnerError,
     WaitTimeoutError,
@@ -35,7 +33,7 @@ from .run_directory import RunDirectory, write_atomic
 from .run_log import RunLog
 from .standardisation import normalizers_to_json
 from .train_result import TrainResult, result_so_far
-from .trained_policy import by_module, hash_weights
+from .trained_policy import hash_weights
 from .training_data import TrainingData
 
 MIN_STEPS_PER_CALL, MAX_STEPS_PER_CALL = 25, 200
@@ -169,7 +167,6 @@ class Training:
             return
         state, metadata = self._store.load()
         with reading(self._store.directory):
-            self._refuse_other_data(by_module(metadata["content_hash"], self._data.modules))
             step = int(metadata["step"])
             _check_iterators(state, step)
         self._group.set_state(state)
@@ -180,23 +177,6 @@ class Training:
         self._log.append("event", self._step, {"name": "resumed"})
         if self._evaluation_is_due and metadata.get("score") is None:
             self._evaluate()
-
-    def _refuse_other_data(self, saved: Mapping[str, str]) -> None:
-        for module_id, module in self._data.modules.items():
-            if saved[module_id] != module.content_hash:
-                path, got = self._job.datasets[module_id], f"content hash {module.content_hash[:12]}"
-                fix = "restore that dataset, or start a new run"
-                if _was_appended_to(path, saved[module_id]):
-                    got += ", as it was appended to"
-                    fix = "start a new run; initial_weights takes over what this one has learned"
-                raise CheckpointError(
-                    explain(
-                        f"dataset {path}",
-                        got=got,
-                        allowed=f"{saved[module_id][:12]}, with which the run began",
-                        fix=fix,
-                    )
-                )
 
     def _advance(self) -> dict[str, Any]:
         """Take steps up to the next point of the curve, evaluation or checkpoint."""
@@ -250,15 +230,6 @@ class Training:
         if not interrupted:
             write_atomic(self._run.result_file, json.dumps({**asdict(result), "run": str(self._run.path)}))
         return result
-
-
-def _was_appended_to(path: str, content_hash: str) -> bool:
-    """Whether a dataset has a generation of this hash, and a later one."""
-    try:
-        with OfflineDataset.open(path, content_hash=content_hash):
-            return True
-    except DatasetError:
-        return False
 
 
 def _check_iterators(state: State, step: int) -> None:

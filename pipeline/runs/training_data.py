@@ -1,7 +1,7 @@
 """What a job's datasets become for its learners: spaces, transforms, batches that can be shared out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_rl.learners.algorithms.registry import build_algorithm
@@ -62,26 +62,33 @@ class TrainingData:
         return {module_id: num_rows / module.plan.num_positions for module_id, module in self.modules.items()}
 
 
-def open_training_data(job: TrainJob) -> TrainingData:
+def open_training_data(job: TrainJob, generations: Mapping[ModuleID, str] | None = None) -> TrainingData:
     """Open the datasets of a job, check that they fit, compute what its transforms need.
 
+    Args:
+        job: the job.
+        generations: content hashes of the datasets that its run began with, by module id: what was appended to them
+            since is left out. None: the newest.
+
     Raises:
-        DatasetError: a dataset is missing or damaged.
+        DatasetError: a dataset is missing or damaged, or another one than the run began with.
         ConfigError: batch size and shards do not fit it, or the algorithm does not know its spaces.
     """
-    return TrainingData({module_id: _open_module(job, module_id) for module_id in sorted(job.datasets)})
+    wanted = generations or {}
+    return TrainingData({name: _open_module(job, name, wanted.get(name)) for name in sorted(job.datasets)})
 
 
-def _open_module(job: TrainJob, module_id: ModuleID) -> ModuleData:
+def _open_module(job: TrainJob, module_id: ModuleID, content_hash: str | None) -> ModuleData:
     settings = job.algorithm_of(module_id)
     algorithm = build_algorithm(settings)
-    with OfflineDataset.open(job.datasets[module_id]) as dataset:
+    with OfflineDataset.open(job.datasets[module_id], content_hash=content_hash) as dataset:
         spec = RLModuleSpec(stacked_space(job.data.sampling, dataset), dataset.action_space)
         algorithm.module_class(spec)
         normalize: Normalizers = {}
         if settings.normalize_observations:
             normalize = fit_normalizers(dataset, spec.observation_space)
-        plan = plan_feed(_feed_config(job, module_id, algorithm.required_fields, normalize))
+        feed = _feed_config(job, module_id, algorithm.required_fields, normalize)
+        plan = plan_feed(replace(feed, content_hash=dataset.content_hash))
         facts = dataset.describe() | {
             "ref_scores": dataset.ref_scores,
             "num_transitions": plan.num_positions,

@@ -8,6 +8,7 @@ import typer
 
 from dask_rl.pipeline.runs.progress import make_progress
 from dask_rl.pipeline.runs.run_directory import RunDirectory, dataset_facts
+from dask_rl.pipeline.runs.stop_request import StopRequest
 from dask_rl.storage.errors import ConfigError, explain
 
 from .cli_command import EXIT_DONE, EXIT_INTERRUPTED, Output, command, load, table
@@ -42,9 +43,10 @@ def train(
     ] = None,
 ) -> Output:
     """Train; the same command again resumes an interrupted run and does nothing to a complete one."""
-    resolved = load("pipeline.runs.job").load_job(job, set_ or (), run_imports=True)
-    was_complete = RunDirectory(resolved.run).is_complete
-    result = load("pipeline.runs.train").train(resolved, progress=make_progress)
+    with StopRequest() as stop:  # a signal may come while the modules are loaded
+        resolved = load("pipeline.runs.job").load_job(job, set_ or (), run_imports=True)
+        was_complete = RunDirectory(resolved.run).is_complete
+        result = load("pipeline.runs.train").train(resolved, progress=make_progress, stop=stop)
     values = {
         "num_steps": result.num_steps,
         "run": str(result.run),

@@ -46,11 +46,15 @@ class D3rlpyImporter:
             columns = {key: read_dataset(file, key, str(path)) for key in _V1_KEYS}
             check_columns(str(path), columns)
             starts, stops = cut_after(read_flags(columns["episode_terminals"]))
-            terminated = read_flags(columns["terminals"])[stops - 1]
+            terminals = read_flags(columns["terminals"])
+            terminated = terminals[stops - 1]
             left_out = tuple(sorted(set(file) - {*_V1_KEYS, "discrete_action", "version"}))
         roles = Roles({"observations": "observations"}, {"actions": "actions"})
         cuts = Cuts(starts, stops, terminated)
-        return make_flat_source(_V1_RULE, str(path), partial(open_hdf5_columns, path), roles, cuts, left_out=left_out)
+        num_inside = int(terminals.sum() - terminated.sum())
+        notes = (f"terminals is also set where no episode ends (rows: {num_inside}); there it is not used",)
+        facts: dict[str, Any] = {"left_out": left_out, "notes": notes if num_inside else ()}
+        return make_flat_source(_V1_RULE, str(path), partial(open_hdf5_columns, path), roles, cuts, **facts)
 
 
 def _is_v2(file: Any) -> bool:

@@ -30,6 +30,7 @@ def test_v1_splits_on_episode_terminals_only(tmp_path: Path) -> None:
     summary = import_dataset(source, tmp_path / "d.zarr")
     assert (summary.num_episodes, summary.num_terminated, summary.num_truncated) == (3, 1, 2)
     assert summary.left_out == ("weights",)
+    assert summary.notes == ("terminals is also set where no episode ends (rows: 1); there it is not used",)
     assert summary.action_space == "Discrete(3)"
     with OfflineDataset.open(tmp_path / "d.zarr") as dataset:
         episodes = list(dataset.episodes())

@@ -32,4 +32,4 @@ def test_a_run_goes_on_with_what_it_has_or_fails(jobs, tmp_path, data, status):
     assert list(record.datasets.values()) == [facts["content_hash"]]
     if status == "failed":
         assert "got another file than when it was opened; allowed: a dataset that stays as it is while it is" in output
-        assert "with which the run began; restore that dataset, or start a new run" in record.message
+        assert "which was asked for; restore that dataset, or start anew" in record.message

@@ -17,7 +17,7 @@ from dask_rl.pipeline.runs.trained_policy import load_policy
 from dask_rl.pipeline.runs.training_data import open_training_data
 from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, save_checkpoint
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.errors import CheckpointError, ConfigError
+from dask_rl.storage.errors import ConfigError, DatasetError
 from dask_rl.storage.writer import DatasetWriter
 
 WALK = {"name": "bc", "hidden_sizes": [8], "normalize_observations": True}
@@ -56,6 +56,11 @@ def assert_same(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> 
         np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
 
 
+def forget_all_but_the_first_checkpoint(run: Path) -> None:
+    for path in [run / "result.json", *sorted((run / "checkpoints").glob("step-*"))[1:]]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def test_each_module_learns_what_it_would_learn_alone_and_reports_it_under_its_name(make_job):
     together = train(make_job())
     assert weights(together.run).keys() == {"walk", "run"}
@@ -77,8 +82,7 @@ def test_a_resumed_run_ends_with_the_same_bits(make_job, tmp_path):
     job = make_job(checkpoint={"every_steps": 10, "keep_last": 9})
     done = train(job)
     assert done.weights_hash == undisturbed.weights_hash
-    for path in [done.run / "result.json", *sorted((done.run / "checkpoints").glob("step-*"))[1:]]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    forget_all_but_the_first_checkpoint(done.run)
     assert train(job).weights_hash == undisturbed.weights_hash
     assert [row["name"] for row in RunDirectory(done.run).rows("event")] == ["resumed"]
 
@@ -121,22 +125,23 @@ def test_another_dataset_in_the_place_of_one_is_named(make_job, other_dataset, f
     (run / "result.json").unlink()
     shutil.rmtree(moved)
     shutil.copytree(feed_dataset, moved)
-    with pytest.raises(CheckpointError, match=r"dataset .*moved\.zarr: got content hash .*restore that dataset"):
+    with pytest.raises(DatasetError, match=r"dataset .*moved\.zarr: got content hash .*restore that dataset"):
         train(job)
 
 
-def test_a_dataset_that_was_appended_to_is_named(make_job, other_dataset, feed_dataset, tmp_path):
+def test_a_run_goes_on_with_the_generation_that_it_began_with(make_job, other_dataset, feed_dataset, tmp_path):
     grown = tmp_path / "grown.zarr"
     shutil.copytree(other_dataset, grown)
-    job = make_job(dataset={"walk": str(feed_dataset), "run": str(grown)})
-    run = train(job).run
-    (run / "result.json").unlink()
+    data = {"walk": str(feed_dataset), "run": str(grown)}
+    done = train(make_job(dataset=data, checkpoint={"every_steps": 10, "keep_last": 9}))
     with OfflineDataset.open(grown) as dataset, DatasetWriter(grown, append=True) as writer:
         writer.add_episode(dataset.episode(0))
-    with pytest.raises(
-        CheckpointError, match=r"grown\.zarr: got content hash .*, as it was appended to; .*start a new run"
-    ):
-        train(job)
+    forget_all_but_the_first_checkpoint(done.run)
+    assert (
+        train(make_job(dataset=data, checkpoint={"every_steps": 10, "keep_last": 9})).weights_hash == done.weights_hash
+    )
+    new = train(make_job(dataset=data, run=str(tmp_path / "new")))
+    assert dataset_facts(RunDirectory(new.run).rows("dataset"), "run")["num_episodes"] == 26
 
 
 def test_a_checkpoint_of_version_0_1_still_resumes_and_acts(make_job, feed_dataset):
