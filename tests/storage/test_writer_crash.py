@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from dask_rl.storage import DatasetError, DatasetNotFoundError, DatasetWriter, InvalidDataError, OfflineDataset
-from dask_rl.storage.write_errors import explained_write_errors
+from dask_rl.storage.building.write_errors import explained_write_errors
 
 SHARD_ROWS = 64
 SUPPORT = Path(__file__).parents[1] / "support"
