@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dask_rl.storage.checkpoint import load_checkpoint, save_checkpoint
+from dask_rl.storage.checkpoints.store import load_checkpoint, save_checkpoint
 from dask_rl.storage.errors import CheckpointError, ConfigError, explain
 
 from .config import LearnerGroupConfig

@@ -13,7 +13,7 @@ from typing import Any
 
 from distributed import Client, get_client
 
-from dask_rl.storage.checkpoint import load_checkpoint, load_metadata
+from dask_rl.storage.checkpoints.store import load_checkpoint, load_metadata
 from dask_rl.storage.errors import CheckpointError, ConfigError, DaskRLError, LearnerLostError, explain
 from dask_rl.storage.html import html_table
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from dask_rl.storage.checkpoint import load_checkpoint, load_metadata, save_checkpoint
+from dask_rl.storage.checkpoints.store import load_checkpoint, load_metadata, save_checkpoint
 from dask_rl.storage.errors import CheckpointError, explain
 
 from .batch import ModuleID

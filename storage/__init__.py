@@ -1,6 +1,6 @@
 """Data at rest: datasets, formats, checkpoints. Knows numpy and zarr, neither torch nor distributed."""
 
-from .checkpoint import CheckpointStore, load_checkpoint, save_checkpoint
+from .checkpoints.store import CheckpointStore, load_checkpoint, save_checkpoint
 from .dataset import OfflineDataset
 from .episode import Episode
 from .errors import (

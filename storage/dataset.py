@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocking import check_block_rows, choose_block_rows
-from .contents import Contents, load_contents
 from .episode import Episode
 from .errors import ConfigError, explain
 from .facts import DatasetFacts
 from .html import html_table
-from .joined_reader import JoinedReader
 from .locate import locate
 from .location import Location
 from .nested import Columns, unflatten
-from .reader import RowReader
-from .readers import open_reader
+from .reading.contents import Contents, load_contents
+from .reading.joined_reader import JoinedReader
+from .reading.reader import RowReader
+from .reading.readers import open_reader
 from .schema import (
     ACTIONS,
     INFOS_PREFIX,

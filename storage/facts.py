@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocking import block_ranges
-from .contents import Contents, load_meta
 from .location import Location
+from .reading.contents import Contents, load_meta
 from .schema import EPISODE_ENDS, EPISODE_HAS_FINAL_OBSERVATION, EPISODE_ID, EPISODE_SEED, ArraySpec
 from .spaces import Space, space_from_json
 

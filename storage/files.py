@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .encoding import Bytes
 from .errors import ConfigError, explain
-from .remote_address import redact
+from .remote.address import redact
 
 _SYNC_BYTES = 16 << 20
 _SYNCS_AT_ONCE = 8

@@ -4,8 +4,8 @@ import os
 
 from .errors import ConfigError, explain
 from .location import LocalDirectory, Location
-from .remote_address import as_url, has_password, redact
-from .remote_directory import RemoteDirectory
+from .remote.address import as_url, has_password, redact
+from .remote.directory import RemoteDirectory
 
 
 def local_path(path: str | os.PathLike[str]) -> str | None:

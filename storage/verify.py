@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocking import choose_block_rows
-from .contents import Contents, load_contents
 from .errors import InvalidDataError, explain
-from .joined_reader import JoinedReader
 from .location import REMEDY, Location
-from .reader import RowReader, ShardReader
-from .remote_reader import RemoteShardReader
+from .reading.contents import Contents, load_contents
+from .reading.joined_reader import JoinedReader
+from .reading.reader import RowReader, ShardReader
+from .reading.remote_reader import RemoteShardReader
+from .reading.shard_index import corrupt
 from .schema import COMMIT_NAME, OBSERVATIONS, TERMINATIONS, TRUNCATIONS, ArraySpec, is_part_of
-from .shard_index import corrupt
 
 Array = npt.NDArray[Any]
 

@@ -8,23 +8,23 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from .assembly import ShardAssembler
 from .blocking import check_shard_rows
-from .build import BuildDirectory
-from .column_shards import ColumnShards
+from .building.assembly import ShardAssembler
+from .building.build import BuildDirectory
+from .building.column_shards import ColumnShards
+from .building.destination import Description, create, extend
+from .building.episode_axis import EpisodeAxis
+from .building.finalize import clear_all_but, collect_objects, write_meta_arrays, write_metadata
+from .building.parallel_build import ParallelShards, TaskRunner
+from .building.step_columns import StepColumns
+from .building.supply import Supply, Survey
+from .building.write_errors import explained_write_errors
 from .dataset import OfflineDataset
-from .destination import Description, create, extend
 from .episode import Episode
-from .episode_axis import EpisodeAxis
 from .errors import ConfigError, DatasetError, InvalidDataError, SourceFormatError, explain
-from .finalize import clear_all_but, collect_objects, write_meta_arrays, write_metadata
 from .manifest import Commit
-from .parallel_build import ParallelShards, TaskRunner
 from .spaces import Space
-from .step_columns import StepColumns
-from .supply import Supply, Survey
 from .validation import EpisodeChecker, array_specs
-from .write_errors import explained_write_errors
 
 # The same run would fail again: there is nothing to go on from.
 _HOPELESS = (InvalidDataError, SourceFormatError, ConfigError)

@@ -9,8 +9,8 @@ from distributed import Client
 
 from dask_rl.pipeline.rollouts.tasks import map_in_order
 from dask_rl.pipeline.runs.clusters.opened import open_workers
+from dask_rl.storage.building.parallel_build import TaskRunner
 from dask_rl.storage.errors import ConfigError, InvalidDataError, SourceFormatError, explain
-from dask_rl.storage.parallel_build import TaskRunner
 
 TASK_TIMEOUT_SECONDS = 3600.0
 """In which a task comes to its end: one that reads a whole source may take long."""

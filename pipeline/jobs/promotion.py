@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dask_rl.pipeline.runs.batch_config import PREVIOUS, BatchConfig
-from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.checkpoints.store import CheckpointStore
 from dask_rl.storage.errors import RunStateError, explain
 from dask_rl.storage.files import fsync_path
 

@@ -9,7 +9,7 @@ from dask_rl.learners.batch import ModuleID
 from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
 from dask_rl.learners.module_checkpoints import load_modules
 from dask_rl.learners.saved_module import check_weights, reading
-from dask_rl.storage.checkpoint import CheckpointStore, load_metadata
+from dask_rl.storage.checkpoints.store import CheckpointStore, load_metadata
 from dask_rl.storage.errors import CheckpointError, ConfigError, explain
 from dask_rl.storage.spaces import describe_space, spaces_equal
 

@@ -14,7 +14,7 @@ from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.workers import WorkerPool
 from dask_rl.pipeline.dashboard import page_of
 from dask_rl.pipeline.rollouts.environments import check_environment
-from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.checkpoints.store import CheckpointStore
 from dask_rl.storage.errors import ConfigError, RunStateError, explain
 
 from .clusters.config import JOINED_KINDS

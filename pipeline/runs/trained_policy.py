@@ -13,7 +13,7 @@ from dask_rl.learners.batch import ModuleID
 from dask_rl.learners.module import MultiRLModuleSpec
 from dask_rl.learners.policy import Policy
 from dask_rl.learners.saved_module import check_weights, reading
-from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, load_metadata
+from dask_rl.storage.checkpoints.store import CheckpointStore, load_checkpoint, load_metadata
 from dask_rl.storage.errors import CheckpointError, explain
 
 from .module_choice import choose_module

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +13,7 @@ from dask_rl.learners.metrics import merge_results
 from dask_rl.learners.policy import Policy
 from dask_rl.learners.saved_module import reading
 from dask_rl.pipeline.rollouts.evaluate import evaluate
-from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.checkpoints.store import CheckpointStore
 from dask_rl.storage.errors import (
     CheckpointError,
     DaskRLError,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_rl.storage.building.step_columns import StepColumns
 from dask_rl.storage.errors import SourceFormatError, explain
 from dask_rl.storage.nested import Columns, flatten, flatten_space, map_columns
-from dask_rl.storage.step_columns import StepColumns
 
 from .base import Array, ImportOptions, ImportSummary, Source, Space
 from .driver import Progress, import_source

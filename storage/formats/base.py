@@ -10,8 +10,8 @@ import numpy.typing as npt
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
+from dask_rl.storage.building.step_columns import StepColumns
 from dask_rl.storage.nested import Columns
-from dask_rl.storage.step_columns import StepColumns
 
 Array = npt.NDArray[Any]
 Space = spaces.Space[Any]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import gymnasium
 
+from dask_rl.storage.building.parallel_build import TaskRunner
+from dask_rl.storage.building.step_columns import StepColumns
+from dask_rl.storage.building.supply import Survey
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, DatasetError, explain
-from dask_rl.storage.parallel_build import TaskRunner
-from dask_rl.storage.step_columns import StepColumns
-from dask_rl.storage.supply import Survey
 from dask_rl.storage.writer import DatasetWriter
 
 from . import inference

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dask_rl.storage.building.supply import Survey, survey
 from dask_rl.storage.episode import Episode
-from dask_rl.storage.supply import Survey, survey
 
 from .base import ImportOptions, RawEpisode, Space
 from .checks import InvalidEpisodeError, apply_time_limit, to_episode

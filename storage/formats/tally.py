@@ -8,12 +8,12 @@ from typing import Self
 import numpy as np
 from gymnasium import spaces
 
+from dask_rl.storage.building.step_columns import StepColumns
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import SourceFormatError, explain
 from dask_rl.storage.nested import flatten
 from dask_rl.storage.schema import ACTIONS, is_part_of
 from dask_rl.storage.spaces import describe_space
-from dask_rl.storage.step_columns import StepColumns
 
 from .base import ImportOptions, Space
 from .checks import InvalidEpisodeError

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dask_rl.storage.building.parallel_build import TaskRunner
+from dask_rl.storage.building.supply import Survey
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.parallel_build import TaskRunner
-from dask_rl.storage.supply import Survey
 from dask_rl.storage.writer import DatasetWriter
 
 from .config import TransformConfig

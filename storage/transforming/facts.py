@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_rl.storage.building.parallel_build import TaskRunner
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.parallel_build import TaskRunner
 from dask_rl.storage.schema import REWARDS, TERMINATIONS, TRUNCATIONS
 
 from .sources import Range, SourcePart, Sources

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dask_rl.storage.building.parallel_build import TaskRunner
 from dask_rl.storage.errors import ConfigError, explain
-from dask_rl.storage.parallel_build import TaskRunner
 from dask_rl.storage.spaces import describe_space, space_to_json
 from dask_rl.storage.stats import Moments, combine_moments, moments_of, statistics_of
 

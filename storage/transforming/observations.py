@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_rl.storage.building.parallel_build import TaskRunner
 from dask_rl.storage.errors import ConfigError, explain
-from dask_rl.storage.parallel_build import TaskRunner
 from dask_rl.storage.spaces import Space, space_from_json
 
 from .config import TransformConfig

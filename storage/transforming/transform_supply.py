@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from dask_rl.storage.building.supply import Survey, survey
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.spaces import Space
-from dask_rl.storage.supply import Survey, survey
 
 from .config import TransformConfig
 from .normalization import Normalization

@@ -18,7 +18,7 @@ from dask_rl.pipeline.runs.clusters.opened import open_cluster
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.live.background import stop_all
 from dask_rl.pipeline.runs.run_directory import RunDirectory
-from dask_rl.storage.checkpoint import load_metadata
+from dask_rl.storage.checkpoints.store import load_metadata
 from dask_rl.storage.errors import ConfigError, RunStateError, WaitTimeoutError
 
 pytestmark = pytest.mark.service

@@ -17,7 +17,7 @@ from dask_rl.learners.dask_handle import DaskHandle
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.module import RLModuleSpec
 from dask_rl.learners.workers import Place, WorkerPool
-from dask_rl.storage.checkpoint import save_checkpoint
+from dask_rl.storage.checkpoints.store import save_checkpoint
 from dask_rl.storage.errors import CheckpointError, ConfigError, LearnerError, LearnerLostError
 
 SPEC = RLModuleSpec(Box(-np.inf, np.inf, (5,)), Box(-1, 1, (2,)))

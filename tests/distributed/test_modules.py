@@ -22,7 +22,7 @@ from dask_rl.pipeline.runs.train import train
 from dask_rl.pipeline.runs.trained_policy import load_policy
 from dask_rl.pipeline.runs.training_data import open_training_data
 from dask_rl.pipeline.views import cli
-from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint
+from dask_rl.storage.checkpoints.store import CheckpointStore, load_checkpoint
 
 CART = {"name": "bc", "hidden_sizes": [16], "top_fraction": 0.5}
 ARM = {"name": "iql", "hidden_sizes": [16], "dropout": 0.1, "normalize_observations": True}

@@ -9,7 +9,7 @@ from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig, evaluate
 from dask_rl.pipeline.runs.job import TrainJob
 from dask_rl.pipeline.runs.train import train
 from dask_rl.pipeline.runs.trained_policy import load_policy
-from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint
+from dask_rl.storage.checkpoints.store import CheckpointStore, load_checkpoint
 
 IMAGES = {"convolutions": [[16, 3]], "num_features": 32}
 CLASSES = {"Grid": grid_environments.Grid, "Rooms": grid_environments.Rooms}

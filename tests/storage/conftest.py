@@ -12,7 +12,7 @@ from gymnasium import spaces
 from random_episodes import generate
 
 from dask_rl.storage import DatasetWriter, Episode, OfflineDataset
-from dask_rl.storage.remote_requests import RequestPolicy
+from dask_rl.storage.remote.requests import RequestPolicy
 
 
 @pytest.fixture
@@ -53,6 +53,6 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     faults = Faults()
     monkeypatch.setattr(FaultyFileSystem, "faults", faults)
     monkeypatch.setattr(
-        "dask_rl.storage.remote_directory.RequestPolicy", lambda: RequestPolicy(first_delay_seconds=0.001)
+        "dask_rl.storage.remote.directory.RequestPolicy", lambda: RequestPolicy(first_delay_seconds=0.001)
     )
     return faults

@@ -245,7 +245,7 @@ class Crash(BaseException):
 )
 def test_a_crash_while_committing_leaves_the_old_or_the_new_and_the_same_again_doubles_nothing(dataset, place):
     before = dataset.content_hash
-    with mock.patch(f"dask_rl.storage.{place}", side_effect=Crash), pytest.raises(Crash):
+    with mock.patch(f"dask_rl.storage.building.{place}", side_effect=Crash), pytest.raises(Crash):
         append(dataset.path, 1)
     found = OfflineDataset.open(dataset.path)
     found.verify(deep=True)

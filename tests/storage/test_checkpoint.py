@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, load_metadata, save_checkpoint
-from dask_rl.storage.component_tree import assemble, flatten
+from dask_rl.storage.checkpoints.component_tree import assemble, flatten
+from dask_rl.storage.checkpoints.store import CheckpointStore, load_checkpoint, load_metadata, save_checkpoint
 from dask_rl.storage.errors import CheckpointError
 
 METADATA = {"class_name": "Learner", "constructor": {"lr": 1e-3, "hidden": [64, 64]}, "dataset": "abc"}
@@ -204,7 +204,7 @@ def test_store_survives_a_lost_latest_and_a_damaged_old_checkpoint(tmp_path: Pat
 
 KILLED = """
 import numpy as np, sys
-from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.checkpoints.store import CheckpointStore
 store = CheckpointStore(sys.argv[1], keep_last=2)
 step = 0
 while True:

@@ -10,8 +10,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, save_checkpoint
-from dask_rl.storage.checkpoint_header import checksum
+from dask_rl.storage.checkpoints.header import checksum
+from dask_rl.storage.checkpoints.store import CheckpointStore, load_checkpoint, save_checkpoint
 from dask_rl.storage.errors import CheckpointError
 
 STATE = {"step": 7, "w": np.arange(64.0), "learner": {"w": np.ones(3)}, "rng": {"state": 1}}
@@ -147,7 +147,7 @@ def test_a_replacement_that_fails_leaves_the_checkpoint_it_was_to_replace(tmp_pa
 def test_a_disk_that_is_full_when_latest_is_written_is_one_clear_line(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with (
-        mock.patch("dask_rl.storage.checkpoint._write_atomically", side_effect=full),
+        mock.patch("dask_rl.storage.checkpoints.store._write_atomically", side_effect=full),
         pytest.raises(CheckpointError, match=r"got No space left on device; choose a place"),
     ):
         CheckpointStore(tmp_path).save(1, STATE, METADATA)

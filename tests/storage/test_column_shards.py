@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from supplies import SPACES, RandomSupply
 
 from dask_rl.storage import DatasetWriter, InvalidDataError, OfflineDataset
-from dask_rl.storage.step_columns import StepColumns
+from dask_rl.storage.building.step_columns import StepColumns
 
 pytestmark = pytest.mark.data
 
@@ -60,7 +60,7 @@ def test_the_bytes_are_those_of_the_stream(
     given = episodes(tuple(lengths), final_observations)
     with (
         mock.patch("dask_rl.storage.blocking.MAX_CHUNK_BYTES", chunk_bytes),
-        mock.patch("dask_rl.storage.step_columns._SHORT_STEPS", short_steps),
+        mock.patch("dask_rl.storage.building.step_columns._SHORT_STEPS", short_steps),
     ):
         wanted = write(path / "stream.zarr", None, given, shard_rows)
         found = write(path / "columns.zarr", columns_of(given, final_observations), (), shard_rows)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, load_metadata, save_checkpoint
-from dask_rl.storage.checkpoint_header import checksum
+from dask_rl.storage.checkpoints.header import checksum
+from dask_rl.storage.checkpoints.store import CheckpointStore, load_checkpoint, load_metadata, save_checkpoint
 from dask_rl.storage.errors import CheckpointError
 
 STATE = {"step": 7, "w": np.arange(64.0), "learner": {"w": np.ones(3), "name": "x"}}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from supplies import SPACES, RandomSupply, run_as_if_elsewhere
 
 from dask_rl.storage import DatasetError, DatasetNotFoundError, DatasetWriter, InvalidDataError, OfflineDataset
-from dask_rl.storage.shard_task import shard_tasks
+from dask_rl.storage.building.shard_task import shard_tasks
 
 pytestmark = pytest.mark.data
 

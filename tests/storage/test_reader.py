@@ -16,7 +16,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from dask_rl.storage import ConfigError, DatasetWriter, Episode, OfflineDataset
 from dask_rl.storage.layout import ArrayLayout, parse_layout
 from dask_rl.storage.location import LocalDirectory
-from dask_rl.storage.reader import ShardReader, ZarrReader
+from dask_rl.storage.reading.reader import ShardReader, ZarrReader
 
 DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64"]
 CODECS = {"raw": [], "zstd": [ZstdCodec(level=1)], "gzip": [GzipCodec(level=1)]}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dask_rl.storage import CorruptDataError, DatasetError, DatasetNotFoundError, DatasetWriter, Episode, OfflineDataset
 from dask_rl.storage.errors import StoreAccessError, StoreUnreachableError
-from dask_rl.storage.remote_directory import RemoteDirectory
-from dask_rl.storage.remote_requests import RequestPolicy
+from dask_rl.storage.remote.directory import RemoteDirectory
+from dask_rl.storage.remote.requests import RequestPolicy
 
 pytestmark = pytest.mark.data
 
@@ -67,8 +67,8 @@ def test_the_same_rows_as_in_the_directory(
     memory.store.clear()
     memory.pseudo_dirs[:] = [""]
     with (
-        mock.patch("dask_rl.storage.remote_reader.REQUEST_BYTES", 4096),
-        mock.patch("dask_rl.storage.remote_reader.GAP_BYTES", 100),
+        mock.patch("dask_rl.storage.reading.remote_reader.REQUEST_BYTES", 4096),
+        mock.patch("dask_rl.storage.reading.remote_reader.GAP_BYTES", 100),
     ):
         remote = OfflineDataset.open(copy_to(memory, path))
         assert remote.content_hash == local.content_hash
@@ -147,7 +147,7 @@ def test_a_web_server_reads_the_same(tmp_path, faults, make_episodes, settings_o
 
 
 def test_not_found_no_permission_and_not_to_be_reached_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_rl.storage.remote_directory.RequestPolicy", lambda: FAST)
+    monkeypatch.setattr("dask_rl.storage.remote.directory.RequestPolicy", lambda: FAST)
     faults = Faults()
     with web_server(tmp_path, faults) as address:
         with pytest.raises(DatasetNotFoundError, match=r"dataset http://127.0.0.1:\d+/d.zarr: got no such path"):
@@ -162,7 +162,7 @@ def test_not_found_no_permission_and_not_to_be_reached_are_told_apart(tmp_path, 
             OfflineDataset.open(f"{address}/d.zarr")
         faults.status, faults.latency_seconds = None, 60
         monkeypatch.setattr(
-            "dask_rl.storage.remote_directory.RequestPolicy",
+            "dask_rl.storage.remote.directory.RequestPolicy",
             lambda: RequestPolicy(num_attempts=2, first_delay_seconds=0.01, timeout_seconds=0.2),
         )
         with pytest.raises(StoreUnreachableError, match=r"commit.json in dataset \S+: got no answer .* in 2 tries"):
@@ -173,7 +173,7 @@ def test_not_found_no_permission_and_not_to_be_reached_are_told_apart(tmp_path, 
 
 
 def test_secrets_in_urls_are_not_shown(tmp_path, make_episodes, settings_of_pendulum, monkeypatch):
-    monkeypatch.setattr("dask_rl.storage.remote_directory.RequestPolicy", lambda: FAST)
+    monkeypatch.setattr("dask_rl.storage.remote.directory.RequestPolicy", lambda: FAST)
     with DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum) as writer:
         writer.add_episodes(make_episodes(2))
     faults = Faults()

@@ -14,10 +14,10 @@ from supplies import SPACES, RandomSupply, run_as_if_elsewhere
 
 from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
 from dask_rl.storage import DatasetError, DatasetWriter, InvalidDataError, OfflineDataset
+from dask_rl.storage.building.remote_build import RemoteBuild
 from dask_rl.storage.encoding import EncodedShard
 from dask_rl.storage.formats import import_dataset
-from dask_rl.storage.remote_build import RemoteBuild
-from dask_rl.storage.remote_claim import CLAIM_NAME
+from dask_rl.storage.remote.claim import CLAIM_NAME
 
 pytestmark = pytest.mark.data
 

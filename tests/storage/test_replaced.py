@@ -11,7 +11,7 @@ import pytest
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import DatasetError
-from dask_rl.storage.reader import ZarrReader
+from dask_rl.storage.reading.reader import ZarrReader
 from dask_rl.storage.writer import DatasetWriter
 
 SHARD_ROWS = 32

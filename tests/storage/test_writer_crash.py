@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from dask_rl.storage import DatasetError, DatasetNotFoundError, DatasetWriter, InvalidDataError, OfflineDataset
-from dask_rl.storage.write_errors import explained_write_errors
+from dask_rl.storage.building.write_errors import explained_write_errors
 
 SHARD_ROWS = 64
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -98,7 +98,7 @@ def test_a_shard_that_is_not_what_its_receipt_says_is_written_again(tmp_path, ma
     OfflineDataset.open(path).verify(deep=True)
 
 
-@pytest.mark.parametrize("place", ["writer.write_meta_arrays", "writer.collect_objects", "build.os.rename"])
+@pytest.mark.parametrize("place", ["writer.write_meta_arrays", "writer.collect_objects", "building.build.os.rename"])
 def test_a_crash_while_finalising_costs_no_shard(place, tmp_path, make_episodes, settings):
     path = tmp_path / "data.zarr"
     crash = mock.patch(f"dask_rl.storage.{place}", side_effect=Crash)

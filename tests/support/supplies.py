@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from dask_rl.storage.building.supply import Survey, survey
 from dask_rl.storage.episode import Episode
-from dask_rl.storage.supply import Survey, survey
 
 OBSERVATION_SPACE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION_SPACE = spaces.Box(-2, 2, (1,), np.float32)

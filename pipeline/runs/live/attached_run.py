@@ -7,7 +7,7 @@ from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.run_log import Row
 from dask_rl.pipeline.runs.train_result import TrainResult, load_result, result_so_far
 from dask_rl.pipeline.runs.trained_policy import hash_checkpoint
-from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.checkpoints.store import CheckpointStore
 from dask_rl.storage.errors import RunStateError, explain
 
 from .control import Answer, RunState

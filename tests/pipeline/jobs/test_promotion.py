@@ -9,7 +9,7 @@ import pytest
 from dask_rl.pipeline.jobs.promotion import Verdict, current_run, initial_weights, judge, promote
 from dask_rl.pipeline.jobs.run_results import dataset_hashes
 from dask_rl.pipeline.runs.batch_config import BatchConfig
-from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.checkpoints.store import CheckpointStore
 from dask_rl.storage.errors import RunStateError
 
 pytestmark = pytest.mark.service

@@ -15,8 +15,8 @@ from dask_rl.learners.group import LearnerGroup
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.train import train
 from dask_rl.pipeline.runs.trained_policy import load_policy
-from dask_rl.storage.checkpoint import load_checkpoint, save_checkpoint
-from dask_rl.storage.checkpoint_header import checksum
+from dask_rl.storage.checkpoints.header import checksum
+from dask_rl.storage.checkpoints.store import load_checkpoint, save_checkpoint
 from dask_rl.storage.errors import CheckpointError, ConfigError
 
 MODULE = "default_module"

@@ -15,7 +15,7 @@ from dask_rl.pipeline.runs.run_directory import RunDirectory, dataset_facts
 from dask_rl.pipeline.runs.train import train
 from dask_rl.pipeline.runs.trained_policy import load_policy
 from dask_rl.pipeline.runs.training_data import open_training_data
-from dask_rl.storage.checkpoint import CheckpointStore, load_checkpoint, save_checkpoint
+from dask_rl.storage.checkpoints.store import CheckpointStore, load_checkpoint, save_checkpoint
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, DatasetError
 from dask_rl.storage.writer import DatasetWriter

@@ -8,7 +8,7 @@ from job_cases import write_small_dataset
 
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.train import train
-from dask_rl.storage.remote_requests import RequestPolicy
+from dask_rl.storage.remote.requests import RequestPolicy
 
 pytestmark = pytest.mark.data
 
@@ -18,7 +18,7 @@ def test_a_run_is_the_same_as_from_a_directory(tmp_path, monkeypatch, resident):
     memory, faults = fsspec.filesystem("memory"), Faults(share=0.05)
     monkeypatch.setattr(FaultyFileSystem, "faults", faults)
     policy = RequestPolicy(first_delay_seconds=0.001)
-    monkeypatch.setattr("dask_rl.storage.remote_directory.RequestPolicy", lambda: policy)
+    monkeypatch.setattr("dask_rl.storage.remote.directory.RequestPolicy", lambda: policy)
     path = write_small_dataset(tmp_path / "data.zarr")
     memory.put(str(path), "/bucket/data.zarr", recursive=True)
     results = []

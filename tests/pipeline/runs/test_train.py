@@ -14,7 +14,7 @@ from dask_rl.pipeline.runs import training as running
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.train import train
-from dask_rl.storage.checkpoint import CheckpointStore
+from dask_rl.storage.checkpoints.store import CheckpointStore
 from dask_rl.storage.errors import CheckpointError, ConfigError, LearnerError, RunStateError
 
 

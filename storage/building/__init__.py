@@ -1,0 +1,1 @@
+"""Datasets under construction: from episodes to shards, and to a manifest."""

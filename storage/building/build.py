@@ -1,0 +1,195 @@
+"""The directory in which a dataset grows: locked, resumable, and renamed to its final name as a whole.
+
+.NAME.partial/                  shards that one process writes (see shard_store.py)
+              shards-CONTENT/   those that many processes write: late tasks of a dead driver cannot mix in others
+              old/              a dataset that is being replaced, between two renames
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dask_rl.storage.errors import DatasetError, explain
+from dask_rl.storage.files import fsync_path, fsync_paths, make_directory
+from dask_rl.storage.manifest import Commit
+from dask_rl.storage.schema import ATTRIBUTES_KEY, COMMIT_NAME, METADATA_NAME
+
+from .shard_store import ShardStore
+from .write_errors import explained_write_errors
+
+_DIGEST_LETTERS = 16
+_META = "meta"  # the arrays on the episode axis, which zarr-python writes
+
+
+class BuildDirectory:
+    """The hidden sibling `.NAME.partial` of a dataset under construction, held by one writer at a time.
+
+    Raises:
+        DatasetError: the dataset exists already, another writer is at work, or the place cannot be written.
+    """
+
+    def __init__(self, target: Path, overwrite: bool) -> None:
+        """Take the directory, with what an interrupted writer left in it."""
+        self.target = target
+        self.path = target.with_name(f".{target.name}.partial")
+        self.shards = ShardStore(self.path, target)
+        self._overwrite = overwrite
+        self._lock: int | None = None
+        with explained_write_errors(target):
+            self._check_target()
+            make_directory(self.path)
+            self._lock = _lock_directory(self.path, target)
+            self._bring_back_old()
+
+    @property
+    def store(self) -> Path:
+        """The directory that becomes the dataset."""
+        return self.shards.store
+
+    def start(self, content: Mapping[str, Any], *, shared: bool = False) -> None:
+        """Begin or go on: finished shards stay only if they belong to the same content.
+
+        Args:
+            content: what is built, JSON-able.
+            shared: whether processes other than this one write shards too. `content` then tells all rows, as those
+                processes do not compare them.
+        """
+        marker = json.dumps(content, sort_keys=True).encode()
+        mine = f"shards-{hashlib.sha256(marker).hexdigest()[:_DIGEST_LETTERS]}"
+        with explained_write_errors(self.target):
+            if shared:
+                self.shards = ShardStore(self.path / mine, self.target)
+                self._clear_all_but({mine, *self._kept})
+            else:
+                self.shards = ShardStore(self.path, self.target)
+                self._clear_all_but({"build.json", "receipts", "store", *self._kept})
+            self.shards.prepare(marker)
+
+    def has_receipts(self) -> bool:
+        """Whether any shard is finished, by this writer or by one before."""
+        return any(any(self.path.glob(f"{directory}receipts/*.json")) for directory in ("", "shards-*/"))
+
+    def commit(self, manifest: Commit) -> None:
+        """Write the manifest, make all names and files durable (shards are) and give the dataset its own."""
+        with explained_write_errors(self.target):
+            # One wait of the disk for all of them: nothing is a dataset before its directory has its name.
+            self.shards.write_file(self.store / COMMIT_NAME, [manifest.to_bytes()], flush=False)
+            fsync_all_but_shards(self.store)
+            self._check_target()
+            if self.target.exists():
+                os.rename(self.target, self.path / "old")
+            os.rename(self.store, self.target)
+            fsync_path(self.target.parent)
+        self.abort()
+
+    def abort(self) -> None:
+        """Remove everything that is unfinished."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock; what is finished stays for the next writer."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def _kept(self) -> Collection[str]:
+        """Names in the directory that outlive a start with other content."""
+        return ("old",)
+
+    def _clear_all_but(self, names: Collection[str]) -> None:
+        for entry in self.path.iterdir():
+            if entry.name in names:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
+
+    def _bring_back_old(self) -> None:
+        """Undo an overwriting that stopped between its two renames."""
+        old = self.path / "old"
+        if old.exists() and not self.target.exists():
+            os.rename(old, self.target)
+        shutil.rmtree(old, ignore_errors=True)
+        try:
+            self._check_target()
+        except DatasetError:
+            self.abort()
+            raise
+
+    def _check_target(self) -> None:
+        if not os.path.lexists(self.target):
+            return
+        if not self._overwrite:
+            raise DatasetError(
+                explain(
+                    f"dataset {self.target}",
+                    got="a path that exists already",
+                    allowed="a new path",
+                    fix="choose another path, or overwrite it (overwrite=True, --overwrite)",
+                )
+            )
+        if not is_dataset(self.target):
+            raise DatasetError(
+                explain(
+                    f"dataset {self.target}",
+                    got="something that is no dask-rl dataset",
+                    allowed="a dataset to overwrite",
+                    fix="choose another path; nothing was removed",
+                )
+            )
+
+
+def fsync_all_but_shards(store: Path) -> None:
+    """Make the names of all files of a dataset durable, and the files but its shards, which are."""
+    fsync_paths(_unflushed(store))
+
+
+def _unflushed(store: Path) -> Iterator[Path]:
+    for directory, _, names in os.walk(store):
+        place = Path(directory)
+        is_meta = place.relative_to(store).parts[:1] == (_META,)
+        yield from (place / name for name in names if is_meta or name in (METADATA_NAME, COMMIT_NAME))
+        yield place
+
+
+def _lock_directory(path: Path, target: Path) -> int:
+    """Return a descriptor that holds the lock; it is gone with the process, however that ends."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The holder before us may have committed and removed the directory just as we opened it.
+        locked = path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
+    except BlockingIOError:
+        locked = False
+    if not locked:
+        os.close(descriptor)
+        raise DatasetError(
+            explain(
+                f"dataset {target}",
+                got="another process that writes it now",
+                allowed="one writer at a time",
+                fix="wait for it, or choose another path",
+            )
+        )
+    return descriptor
+
+
+def is_dataset(path: Path) -> bool:
+    """Whether there is a dataset, complete or damaged: something that may be overwritten."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    if (path / COMMIT_NAME).is_file():
+        return True
+    try:
+        attributes = json.loads((path / METADATA_NAME).read_bytes())["attributes"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return ATTRIBUTES_KEY in attributes

@@ -1,0 +1,1 @@
+"""Opening datasets and reading their rows."""

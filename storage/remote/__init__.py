@@ -1,0 +1,1 @@
+"""Stores behind URLs: addresses, requests, listings, who may write."""
