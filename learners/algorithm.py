@@ -77,7 +77,8 @@ C = TypeVar("C", bound=AlgorithmConfig)
 class Algorithm(ABC, Generic[C]):
     """One method: stateless, all that it learns lives in the module.
 
-    A subclass sets `name` and `Config` and gives `module_class`, `phases` and `losses`.
+    A subclass sets `name`, `Config` and `required_fields` and gives `module_class` and `losses`; and `optimizers`,
+    `phases` and `noise_shapes` where it needs others than the defaults.
     """
 
     name: ClassVar[str]

@@ -30,7 +30,8 @@ class LearnersConfig(BaseModel):
     num_gpus_per_learner: float = Field(0, ge=0)
     """GPUs per learner; may be fractional, where several learners share one."""
     num_threads_per_learner: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
-    """Threads of the learner's maths; auto: this machine's cores divided by its learners, at least 1."""
+    """Threads of the learner's maths; auto: the cores that the driver may use divided by all learners, at least 1.
+    Set it where learners are on other machines."""
     compile: Literal["off", "on", "auto"] = "auto"
     """Compile losses and gradients; auto: where a run is long enough to repay it and a C++ compiler is there."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
@@ -40,7 +41,8 @@ class LearnersConfig(BaseModel):
     max_requests_in_flight_per_learner: int = Field(3, ge=1)
     """Update requests that a learner may have queued; asynchronous ones beyond that are dropped, on all learners."""
     startup_timeout_seconds: Seconds = 300
-    """Bound on learners to be built and to join, and on the first step with its compilation."""
+    """Bound on learners to be built and to join, on the first step with its compilation, and on any step of a single
+    learner."""
     workers_timeout_seconds: Seconds = 30
     """Bound on the wait for enough workers to be there."""
     collective_timeout_seconds: Seconds = 30

@@ -119,6 +119,14 @@ def test_every_command_and_option_exists(line, capsys):
             assert re.search(rf"{word}\b", shown), f"{' '.join(path)} has no {word}"
 
 
+def test_every_format_is_named(capsys):
+    assert run(["data", "import", "--help"]) == 0
+    shown, page = capsys.readouterr().out, (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in formats.IMPORTERS:
+        assert re.search(rf"\b{name}\b", shown), f"--format does not name {name}"
+        assert re.search(rf"^\|.*\| `{name}`", page, re.MULTILINE), f"the table of formats has no {name}"
+
+
 def test_every_command_is_shown(capsys):
     shown = {tuple(shlex.split(line)[1:3]) for line in console("README.md", "dask-rl")}
     for group in ([], *([group] for group in GROUPS)):

@@ -24,7 +24,8 @@ class BCConfig(AlgorithmConfig):
 
     name: Literal["bc"] = "bc"
     policy: Literal["stochastic", "deterministic"] = "stochastic"
-    """Maximise the log-likelihood of the actions, or minimise their squared error (Box spaces only)."""
+    """Maximise the log-likelihood of the actions, or minimise their squared error; Discrete actions take the
+    likelihood either way."""
 
 
 class BCModule(RLModule):

@@ -33,7 +33,7 @@ def import_dataset(
 
     Args:
         source: a file or directory; workers must see it too.
-        dest: the dataset, on a file system that workers share.
+        dest: the dataset, on a file system that workers share, or a URL.
         format: name of the importer; found out by default.
         options: what the user knows about the source.
         overwrite: replace a dataset at `dest`.

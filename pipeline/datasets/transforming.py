@@ -32,7 +32,7 @@ def transform_dataset(
 
     Args:
         sources: one or several datasets, whose spaces and fields fit each other; workers must see them too.
-        dest: the new dataset, on a file system that workers share.
+        dest: the new dataset, on a file system that workers share, or a URL.
         config: what to do; None copies, with what was appended in one piece.
         validation: the second dataset of a split, which gets the share `validation_fraction` of the episodes.
         overwrite: replace datasets that are there.

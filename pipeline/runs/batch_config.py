@@ -44,7 +44,8 @@ class BatchConfig(BaseModel):
     path of a run or checkpoint. Networks only: neither the optimizers' state nor counters."""
     keep_if: Literal["always", "better"] = "always"
     """When a complete run is promoted to `current`; better: where its last evaluation has no lower mean return than
-    that of the run it would replace. Other runs stay where they are."""
+    that of the run it would replace, or the two cannot be compared: that run has no evaluation that can be read, or
+    one in another environment. Other runs stay where they are."""
     on_success: Command = ()
     """Run after a complete run, promoted or not; no shell. DASK_RL_RUN, DASK_RL_STATUS, … tell it about the run."""
     on_failure: Command = ()

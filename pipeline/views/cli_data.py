@@ -14,7 +14,7 @@ from .cli_transform import add_transform
 data = typer.Typer(help="Import, export, transform, inspect, verify and collect datasets.", no_args_is_help=True)
 
 _IMPORT_OPTIONS = (
-    Option("environment", str | None, None, "Gymnasium id whose spaces and time limit the dataset gets."),
+    Option("environment", str | None, None, "Gymnasium id whose spaces the dataset gets; its time limit: D4RL only."),
     Option("max_episode_steps", int | None, None, "An end after exactly so many steps is a truncation."),
     Option("normalized_actions", bool, False, "The source's actions lie in [-1, 1]; map them to the bounds."),
     Option("clip_actions", bool, False, "Clip actions to the bounds instead of refusing them."),
@@ -23,7 +23,12 @@ _IMPORT_OPTIONS = (
 _COLLECT_OPTIONS = (
     Option("policy", str, "random", "random or pendulum-swing-up."),
     Option("num_episodes", int, 100, "Episodes to collect."),
-    Option("action_noise", float, 0.0, "Std of the noise in half ranges; discrete: share of random actions."),
+    Option(
+        "action_noise",
+        float,
+        0.0,
+        "Std of noise in half ranges; discrete: share of random actions. Not for --policy random.",
+    ),
     Option("max_episode_steps", int | None, None, "Steps after which an episode is truncated."),
     Option("seed", int, 0, "Episode i is reset with seed + i."),
     Option("shard_rows", int | None, None, "Rows of a shard on disk, a power of two; default: by size."),
@@ -34,7 +39,9 @@ Destination = Annotated[Path, typer.Argument(help="The new dataset, e.g. cartpol
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is there.")]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Worker processes; 0: in this process.")]
 Source = Annotated[Path, typer.Argument(help="File or folder of another library.", show_default=False)]
-Format = Annotated[str | None, typer.Option("--format", help="Name of the format; default: detected.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="minari, d4rl, d3rlpy, rllib, zarr-v2 or npz; default: detected.")
+]
 DropInvalid = Annotated[bool, typer.Option("--drop-invalid", help="Leave invalid episodes out.")]
 
 

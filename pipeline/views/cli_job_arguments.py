@@ -17,6 +17,13 @@ Home = Annotated[
 Time = Annotated[
     str | None, typer.Option("--time", help="When the run was due, as the history shows it; default: the last.")
 ]
+EndedTime = Annotated[
+    str | None,
+    typer.Option(
+        "--time",
+        help="A run that did not end well, by its time in the history, to go on with; default: a new run, now.",
+    ),
+]
 _MAX_MESSAGE = 80
 _HASH_LETTERS = 8
 

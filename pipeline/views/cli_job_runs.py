@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from .cli_command import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Output, command, load, table
-from .cli_job_arguments import Home, JobFile, Name, Time, cell, columns, open_home, open_schedule
+from .cli_job_arguments import EndedTime, Home, JobFile, Name, Time, cell, columns, open_home, open_schedule
 
 _TABLE_COLUMNS = ("job", "time", "status", "exit_code", "attempts", "dataset", "return", "promoted", "message")
 
@@ -24,8 +24,8 @@ def add_runs(jobs: typer.Typer) -> None:
         command(jobs, name)(function)
 
 
-def run_now(name: Name, time: Time = None, home: Home = None) -> Output:
-    """Have the server run a job beside its schedule, whatever `when` says; or go on with a run that failed."""
+def run_now(name: Name, time: EndedTime = None, home: Home = None) -> Output:
+    """Have the server run a job beside its schedule, whatever `when` says; or go on with one that did not end well."""
     opened = open_home(home)
     with open_schedule(home) as jobs_:
         jobs_.get(name)

@@ -30,7 +30,8 @@ def render(
     target: Annotated[Target, typer.Argument(help="Whose scheduler.", show_default=False)],
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job.", show_default=False)],
     cron: Annotated[
-        str | None, typer.Option(help="Five fields as in crontab(5); without it somebody starts the job by hand.")
+        str | None,
+        typer.Option(help="Five fields as in crontab(5), needed for cron; without it somebody starts the job by hand."),
     ] = None,
     timezone: Annotated[
         str | None, typer.Option(help="IANA name of the zone that cron is meant in; default: the machine's.")
@@ -42,7 +43,12 @@ def render(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the job, as in a.b=c."),
     ] = None,
     home: Annotated[
-        Path | None, typer.Option("--home", help="Where its history is to be; default: $DASK_RL_HOME.")
+        Path | None,
+        typer.Option(
+            "--home",
+            help="Where its history is to be; default: $DASK_RL_HOME, else as for `exec`. "
+            "Not for kubernetes: .dask-rl on the first volume.",
+        ),
     ] = None,
 ) -> Output:
     """Print files by which cron, systemd, SLURM or Kubernetes run the job; each calls `dask-rl jobs exec`."""

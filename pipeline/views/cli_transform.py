@@ -16,7 +16,7 @@ _OPTIONS = (
     Option("min_length", int | None, None, "Fewest steps of an episode."),
     Option("max_length", int | None, None, "Most steps of an episode."),
     Option("where", str | None, None, 'Condition on an episode, e.g. "return_ > 100 and not truncated".'),
-    Option("top_fraction", float | None, None, "Share of the episodes, those of the largest returns."),
+    Option("top_fraction", float | None, None, "Share of what the other filters leave, the largest returns."),
     Option("step_reward", float | None, None, "What every reward becomes."),
     Option("termination_reward", float | None, None, "What the reward of a step that terminates becomes."),
     Option("reward_scale", float, 1.0, "Factor of all rewards."),
@@ -24,12 +24,12 @@ _OPTIONS = (
     Option("min_reward", float | None, None, "Smaller rewards become this one."),
     Option("max_reward", float | None, None, "Larger rewards become this one."),
     Option("normalize", bool, False, "Standardise observations that are numbers; the statistics are kept."),
-    Option("denormalize", bool, False, "Undo that."),
+    Option("denormalize", bool, False, "Undo --normalize, by the statistics that it kept."),
     Option("infos", str | None, None, 'Infos to keep, e.g. "speed,height"; "" keeps none; default: all.'),
     Option("rename_infos", str | None, None, 'New names of infos, e.g. "v=speed,z=height".'),
     Option("ids", str, "keep", "keep, or renumber: 0, 1, … in their order."),
     Option("validation_fraction", float | None, None, "Share of the episodes that go to --validation."),
-    Option("seed", int, 0, "Which episodes these are."),
+    Option("seed", int, 0, "Seed of the choice of those for --validation."),
     Option("shard_rows", int | None, None, "Rows of a shard on disk, a power of two; default: by size."),
 )
 

@@ -16,7 +16,8 @@ _NUMBER_AT_END = re.compile(r"(?:^|:)([0-9]+)$")
 class SlurmConfig(BaseModel):
     """How SLURM is asked for workers (kind slurm: a job for each; `dask-rl jobs render slurm`: one for all).
 
-    What is left out is as `jobqueue.slurm` of Dask's own configuration says, for kind slurm, and else as the site does.
+    What is left out, and has no default here, is as `jobqueue.slurm` of Dask's own configuration says, for kind slurm,
+    and else as the site does.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
@@ -26,7 +27,8 @@ class SlurmConfig(BaseModel):
     account: OneLine | None = None
     """Account that is charged."""
     walltime: str = "01:00:00"
-    """Longest time that a job may take, in SLURM's forms: minutes, hours:minutes:seconds, days-hours."""
+    """Longest time that a job may take, in SLURM's forms: minutes, hours:minutes:seconds, days-hours. Where it is left
+    out, `jobs render slurm` takes `batch.time_limit_seconds` and some minutes, if that is set."""
     cpus_per_worker: int | None = Field(None, ge=1, le=4096)
     """Cores of a worker; default: cluster.threads_per_worker."""
     gres: OneLine | None = None
