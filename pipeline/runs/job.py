@@ -62,7 +62,8 @@ class DataConfig(BaseModel):
     resident: bool | None = None
     """Hold the data in memory, or stream it; default: by its size."""
     memory_budget_bytes: int | None = Field(None, ge=1)
-    """Bound on the memory of one learner's data, divided evenly among modules; default: the feed's."""
+    """Bound on the memory of one learner's data, divided evenly among modules; default: a quarter of the free memory,
+    above which data is streamed. A budget may make windows smaller, and so changes the order of the data."""
     block_rows: int | None = Field(None, ge=1)
     """Transitions of a block; default: about 64 MB."""
     window_rows: int | None = Field(None, ge=1)
@@ -174,7 +175,7 @@ class TrainJob(BaseModel):
     seed: Seed = 0
     """Seed of the initial weights, the order of the data and all noise."""
     data: DataConfig = DataConfig()
-    """Transforms, and where the data is held."""
+    """Scaling of rewards, what a sample is made of, and where the data is held."""
     learners: LearnersConfig = LearnersConfig()
     """Number, place and time limits of the learners."""
     cluster: ClusterConfig = Field(default_factory=_default_cluster)

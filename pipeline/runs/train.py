@@ -87,11 +87,13 @@ def train(
             over; at the end of the process it is stopped with a checkpoint.
 
     Raises:
-        ConfigError: the job does not fit its dataset, or differs from the one that the run began with; in the
+        ConfigError: the job differs from the one that the run began with, or does not fit its dataset; in the
             background, other runs have the client's workers.
         RunStateError: another process works on the run, or this one does in the background.
-        DatasetError, LearnerError, WaitTimeoutError: see their docstrings; the same job resumes. In the background
-            these are raised by the handle's `result`.
+        DatasetError, LearnerError, WaitTimeoutError: see their docstrings; the same job resumes.
+
+    In the background a changed job and a run that is at work are errors at once; all others are raised by the
+    handle's `result`.
     """
     run = RunDirectory(job.run)
     control = RunControl(run.name, job.num_steps, stop)
