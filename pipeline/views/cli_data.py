@@ -35,7 +35,7 @@ _COLLECT_OPTIONS = (
 )
 
 Dataset = Annotated[str, typer.Argument(help="Path or URL of a dataset.", show_default=False)]
-Destination = Annotated[Path, typer.Argument(help="The new dataset, e.g. cartpole.zarr.", show_default=False)]
+Destination = Annotated[str, typer.Argument(help="The new dataset, e.g. cartpole.zarr.", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is there.")]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Worker processes; 0: in this process.")]
 Source = Annotated[Path, typer.Argument(help="File or folder of another library.", show_default=False)]

@@ -1,7 +1,6 @@
 """A foreign source in, a dataset out."""
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,8 +10,10 @@ import gymnasium
 from dask_rl.storage.building.parallel_build import TaskRunner
 from dask_rl.storage.building.step_columns import StepColumns
 from dask_rl.storage.building.supply import Survey
+from dask_rl.storage.building.taken import refuse_if_taken
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.errors import ConfigError, DatasetError, explain
+from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.transforming.normalization import parse_normalization
 from dask_rl.storage.writer import DatasetWriter
 
 from . import inference
@@ -60,7 +61,7 @@ def import_dataset(
     path, options = Path(source), options or ImportOptions()
     check_exists(path)
     if not append:
-        _check_free(Path(dest), overwrite)
+        refuse_if_taken(dest, overwrite)
     name = format or detect_format(path)
     opened = get_importer(name).read(path, options)
     return import_source(
@@ -130,13 +131,6 @@ def import_source(
         return _summary(dataset, name, source, plan, tally)
 
 
-def _check_free(dest: Path, overwrite: bool) -> None:
-    """Refuse early what the writer would refuse after the first pass."""
-    if os.path.lexists(dest) and not overwrite:
-        fix = "choose another path, or overwrite it (overwrite=True, --overwrite)"
-        raise DatasetError(explain(f"dataset {dest}", got="a path that exists already", allowed="a new path", fix=fix))
-
-
 @dataclass(frozen=True)
 class _Plan:
     """What is decided before the first episode is written."""
@@ -158,7 +152,12 @@ class _Plan:
 
 
 def _spaces_of(dest: str | Path) -> tuple[Space, Space]:
+    """Return the spaces of a dataset that is to grow; its observations must be as they came from their source."""
     with OfflineDataset.open(dest) as dataset:
+        if parse_normalization(dataset.path, dataset.provenance) is not None:
+            got, allowed = "standardised observations", "observations as those of the source"
+            fix = "undo that first: dask-rl data transform --denormalize"
+            raise ConfigError(explain(f"dataset {dest} to append to", got=got, allowed=allowed, fix=fix))
         return dataset.observation_space, dataset.action_space
 
 

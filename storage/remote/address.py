@@ -10,12 +10,14 @@ _KEY = re.compile(f"{_PART}(?:/{_PART})*")
 
 
 def as_url(path: str) -> str | None:
-    """Return the URL that this is, None for a path; `Path` has made one slash of two."""
+    """Return the URL that this is, None for a path; `Path` has made one slash of two, or of three."""
     found = re.match(r"((?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+:)(/+)", path)
     if found is None:
         return None
     scheme, slashes = found.groups()
-    return scheme + ("//" if slashes == "/" else slashes) + path[found.end() :]
+    if slashes == "/":
+        slashes = "///" if scheme == "file:" else "//"
+    return scheme + slashes + path[found.end() :]
 
 
 def redact(text: str) -> str:

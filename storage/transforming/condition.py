@@ -33,10 +33,25 @@ FACTS = {
 _MAX_CHARACTERS = 1000
 _MAX_INTEGER = 2**63 - 1
 _FIX = 'write e.g. "return_ > 100 and not truncated"'
+
+
+def _checked(operation: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """Return an operation that raises where integers outgrow 64 bits: numpy's wrap around in silence."""
+
+    def apply(left: Value, right: Value) -> Value:
+        result = np.asarray(operation(left, right))
+        about = np.abs(operation(np.asarray(left, np.float64), np.asarray(right, np.float64)))
+        if result.dtype.kind != "f" and (about >= 2.0**63).any():
+            raise OverflowError("integers that outgrow 64 bits")
+        return result
+
+    return apply
+
+
 _ARITHMETIC: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    ast.Add: _checked(operator.add),
+    ast.Sub: _checked(operator.sub),
+    ast.Mult: _checked(operator.mul),
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_rl.storage.building.taken import refuse_if_taken
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, DatasetError, DatasetNotFoundError, explain
 from dask_rl.storage.locate import local_path, locate
@@ -59,11 +60,7 @@ def check_targets(targets: Iterable[Target], parts: Iterable[SourcePart], overwr
         if _real(target.path) in sources:
             got, fix = "the path of a source", "choose another path"
             raise ConfigError(explain(f"dataset {os.fspath(target.path)}", got=got, allowed="a new path", fix=fix))
-        local = local_path(target.path)
-        if local is not None and os.path.lexists(local) and not overwrite:
-            fix = "choose another path, or overwrite it (overwrite=True, --overwrite)"
-            got = "a path that exists already"
-            raise DatasetError(explain(f"dataset {local}", got=got, allowed="a new path", fix=fix))
+        refuse_if_taken(target.path, overwrite)
 
 
 def is_written(target: Target, provenance: Mapping[str, Any]) -> bool:

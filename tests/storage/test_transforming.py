@@ -126,6 +126,12 @@ def test_what_is_no_condition_is_refused(text):
         TransformConfig(where=text)
 
 
+def test_integers_that_outgrow_64_bits_are_no_condition(source, tmp_path):
+    for text in ("id * 9223372036854775807 >= 0", "-9223372036854775807 - id < 0", "id + 9223372036854775807 > 0"):
+        with pytest.raises(ConfigError, match=r"where: got .*outgrow 64 bits"):
+            transform(source, tmp_path / "d.zarr", where=text)
+
+
 def test_a_condition_that_divides_by_zero_says_so(source, tmp_path):
     with pytest.raises(ConfigError, match=r"where: got 'return_ / seed > 1' .*divide by zero"):
         transform(source, tmp_path / "d.zarr", where="return_ / seed > 1")
