@@ -75,7 +75,7 @@ def append(
 def _import(
     what: str,
     source: Path,
-    dest: Path,
+    dest: Path | str,
     format_: str | None,
     drop_invalid: bool,
     workers: int,

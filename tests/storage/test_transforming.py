@@ -127,7 +127,7 @@ def test_what_is_no_condition_is_refused(text):
 
 
 def test_integers_that_outgrow_64_bits_are_no_condition(source, tmp_path):
-    for text in ("id * 9223372036854775807 >= 0", "-9223372036854775807 - id < 0", "id + 9223372036854775807 > 0"):
+    for text in ("id * 4611686018427387904 >= 0", "-9223372036854770000 - id * 1000 < 0"):
         with pytest.raises(ConfigError, match=r"where: got .*outgrow 64 bits"):
             transform(source, tmp_path / "d.zarr", where=text)
 
