@@ -110,7 +110,7 @@ class Training:
     def _checkpoint(self) -> str:
         """Save the step that the run is at, where that has not been done, and return the path."""
         if self._saved_step != self._step:
-            self._save(None)
+            self._save()
         path = self._store.latest()
         assert path is not None
         return str(path.absolute())
@@ -127,7 +127,7 @@ class Training:
         metrics = self._advance()
         self._show(display, metrics)
         if self._evaluation_is_due or _due(self._step, self._job.checkpoint.every_steps):
-            self._save(None)  # before the evaluation: whatever becomes of that, the steps are kept
+            self._save()  # before the evaluation: whatever becomes of that, the steps are kept
         if self._evaluation_is_due:
             self._evaluate()
             self._show(display, metrics)
@@ -138,7 +138,7 @@ class Training:
             state = self._group.get_surviving_state()
             self._step = int(state["learner"]["counters"]["step"])
             if self._step > max(self._saved_step, 0):
-                self._save(None, state)
+                self._save(state)
 
     def _log_events(self) -> None:
         """Record what befell the group since the last time."""
@@ -211,16 +211,17 @@ class Training:
             named = {"module_id": module_id} if len(self._data.modules) > 1 else {}
             self._log.append("evaluation", self._step, named | result.summary())
         self._control.tell(score=result.return_mean)
-        self._save(result.return_mean)
+        with self._control.doing("saving"):
+            self._store.set_score(self._step, result.return_mean)
 
-    def _save(self, score: float | None, state: State | None = None) -> None:
+    def _save(self, state: State | None = None) -> None:
         modules = self._data.modules
         metadata = self._group.get_metadata() | {
             "content_hash": {module_id: module.content_hash for module_id, module in modules.items()},
             "normalize": {module_id: normalizers_to_json(module.normalize) for module_id, module in modules.items()},
         }
         with self._control.doing("saving"):
-            self._store.save(self._step, state or self._group.get_state(), metadata, score=score)
+            self._store.save(self._step, state or self._group.get_state(), metadata)
         self._saved_step = self._step
 
     def _result(self, *, interrupted: bool) -> TrainResult:

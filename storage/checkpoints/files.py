@@ -37,7 +37,8 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any], meta
     """Write `state` to the directory `path`, which appears whole or not at all.
 
     Args:
-        path: the checkpoint; one that is already there is replaced.
+        path: the checkpoint; one that is already there is replaced. Of a process that is killed in between, the old
+            one lies beside it as `.NAME.….old.tmp`: a run saves each step under a name of its own.
         state: nested dicts with str keys; leaves are numpy arrays or JSON values. Each dict is a component.
         metadata: JSON values, e.g. `class_name` and `constructor`; `load_checkpoint` returns it.
 
@@ -118,6 +119,28 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
         CheckpointError: missing or foreign.
     """
     return _caller_metadata(read_header(Path(path)))
+
+
+def change_metadata(path: Path, changes: Mapping[str, Any], temporary: Path) -> None:
+    """Change the metadata of the checkpoint at `path` in one step; its state is neither read nor written.
+
+    Args:
+        path: the checkpoint.
+        changes: JSON values; what is there under other names stays.
+        temporary: a name in the same file system, outside the checkpoint.
+
+    Raises:
+        CheckpointError: missing, foreign, or the place cannot be written to.
+    """
+    header = read_header(path)
+    header["metadata"] |= to_json_value(dict(changes), "metadata")
+    header["checksum"] = checksum(header)
+    try:
+        write_synced(temporary, encode_values(header, METADATA_FILE))
+        os.replace(temporary, path / METADATA_FILE)
+        fsync_path(path)
+    except OSError as error:
+        raise not_writable(path, error) from error
 
 
 def _encode(state: Mapping[str, Any]) -> tuple[dict[str, bytes], list[str]]:

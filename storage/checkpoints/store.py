@@ -12,12 +12,13 @@ from typing import Any
 from dask_rl.storage.errors import CheckpointError, explain
 from dask_rl.storage.files import fsync_path
 
-from .files import load_checkpoint, load_metadata, not_writable, save_checkpoint, write_synced
+from .files import change_metadata, load_checkpoint, load_metadata, not_writable, save_checkpoint, write_synced
 from .header import METADATA_FILE
 
 __all__ = ["CheckpointStore", "load_checkpoint", "load_metadata", "save_checkpoint"]
 
 _LATEST_FILE = "latest"
+_SCORE_FILE = ".score.tmp"  # a new metadata.json; one that a killed process leaves is written over
 _MAX_NAME_BYTES = 255
 _STEP_NAME = re.compile(r"step-(\d{12,})")
 
@@ -50,16 +51,26 @@ class CheckpointStore:
             raise CheckpointError(explain("step", got=step, allowed="at least 0", fix="count steps from 0"))
         for leftover in self._leftovers():
             shutil.rmtree(leftover, ignore_errors=True)
-        known_score = float(score) if score is not None and math.isfinite(score) else None
-        path = save_checkpoint(
-            self.directory / f"step-{step:012d}", state, {**metadata, "step": int(step), "score": known_score}
-        )
+        path = save_checkpoint(self._path(step), state, {**metadata, "step": int(step), "score": _known(score)})
         try:
             _write_atomically(self.directory / _LATEST_FILE, path.name.encode())
             self._prune(protected=path.name)
         except OSError as error:
             raise not_writable(self.directory, error) from error
         return path
+
+    def set_score(self, step: int, score: float) -> None:
+        """Give the checkpoint of `step` its score, then remove those that are not kept.
+
+        One small file is replaced, not the checkpoint: it may be the only one, and the process may be killed.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, or the place cannot be written to.
+        """
+        path = self._path(step)
+        change_metadata(path, {"score": _known(score)}, self.directory / _SCORE_FILE)
+        latest = self.latest() or path
+        self._prune(protected=latest.name)
 
     def checkpoints(self) -> dict[int, Path]:
         """Return the complete checkpoints by step, in rising order."""
@@ -108,6 +119,9 @@ class CheckpointStore:
             got, fix = str(error).rstrip("."), f"remove {chosen} to go on from the one before it, or from the start"
             raise CheckpointError(explain("latest checkpoint", got=got, fix=fix)) from None
 
+    def _path(self, step: int) -> Path:
+        return self.directory / f"step-{step:012d}"
+
     def _leftovers(self) -> list[Path]:
         """Return what a killed process left: checkpoints half written, and half removed."""
         steps = [path for path in self.directory.glob("step-*") if _STEP_NAME.fullmatch(path.name)]
@@ -134,6 +148,10 @@ def _read_name(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def _known(score: float | None) -> float | None:
+    return float(score) if score is not None and math.isfinite(score) else None
 
 
 def _score(path: Path) -> float | None:

@@ -151,3 +151,32 @@ def test_a_disk_that_is_full_when_latest_is_written_is_one_clear_line(tmp_path: 
         pytest.raises(CheckpointError, match=r"got No space left on device; choose a place"),
     ):
         CheckpointStore(tmp_path).save(1, STATE, METADATA)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("at", ["open", "replace"])
+def test_a_kill_while_the_only_checkpoint_gets_its_score_leaves_it(tmp_path: Path, at: str) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1)
+    store.save(5, STATE, METADATA)
+    with mock.patch.object(Path if at == "open" else os, at, side_effect=Killed), pytest.raises(Killed):
+        store.set_score(5, 2.5)
+    state, metadata = CheckpointStore(tmp_path).load()
+    assert (state["step"], metadata["score"]) == (7, None)
+    store.set_score(5, 2.5)
+    assert store.load()[1] == {**METADATA, "step": 5, "score": 2.5}
+    assert store.best() == store.latest()
+    store.set_score(5, float("nan"))
+    assert store.best() is None
+    with pytest.raises(CheckpointError, match="step-000000000006: got no such directory"):
+        store.set_score(6, 1.0)
+
+
+def test_a_better_score_ends_the_keeping_of_the_best_before(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1)
+    for step, score, kept in [(1, 1.0, [1]), (2, 0.5, [1, 2]), (3, 2.0, [3])]:
+        store.save(step, STATE, METADATA)
+        store.set_score(step, score)
+        assert list(store.checkpoints()) == kept

@@ -14,6 +14,7 @@ from dask_rl.pipeline.runs import training as running
 from dask_rl.pipeline.runs.job import parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.train import train
+from dask_rl.storage.checkpoints import files
 from dask_rl.storage.checkpoints.store import CheckpointStore
 from dask_rl.storage.errors import CheckpointError, ConfigError, LearnerError, RunStateError
 
@@ -175,3 +176,19 @@ def test_an_evaluation_that_fails_loses_no_step_and_is_made_up_for(make_job, mon
     assert [row["step"] for row in rows if row["kind"] == "event"] == [failed_at]
     assert result.evaluation["return_mean"] == -1.0
     assert training.CheckpointStore(RunDirectory(job.run).checkpoints).best() is not None
+
+
+def test_a_checkpoint_is_not_moved_away_to_get_its_score(make_job, monkeypatch):
+    replace = files._replace_directory
+
+    def replace_nothing(temporary, target):
+        assert not target.exists(), "a kill here would lose the only checkpoint"
+        replace(temporary, target)
+
+    monkeypatch.setattr(files, "_replace_directory", replace_nothing)
+    monkeypatch.setattr(training, "check_environment", lambda *_: None)
+    monkeypatch.setattr(running, "evaluate", lambda *_, **__: EvaluationResult("Pendulum-v1", (-1.0,), (1,), None))
+    done = train(make_job(evaluation={"environment": "Pendulum-v1", "every_steps": 3}, checkpoint={"keep_last": 1}))
+    store = CheckpointStore(done.run / "checkpoints")
+    assert store.load()[1]["score"] == -1.0
+    assert list(store.checkpoints()) == [6]
