@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from faulty_stores import Faults, proxy
 
+from dask_rl.pipeline.datasets.imports import import_dataset
 from dask_rl.storage import DatasetError, DatasetNotFoundError, DatasetWriter, OfflineDataset
 from dask_rl.storage.errors import StoreAccessError
+from dask_rl.storage.formats import ImportOptions
 
 pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")
@@ -80,6 +82,20 @@ def test_a_tenth_of_all_requests_fails_and_nothing_is_lost(tmp_path, store, faul
     remote.close()
     with pytest.raises(DatasetError, match="another dataset than when it was opened"):
         remote.read("rewards", 0, 64)
+
+
+def test_worker_processes_write_there_too(tmp_path, store, monkeypatch):
+    monkeypatch.setenv("FSSPEC_S3", json.dumps(store[2]))  # read by worker processes as they start
+    rng, ends = np.random.default_rng(0), np.arange(1, 601) % 20 == 0
+    columns = {"observations": rng.normal(size=(600, 3)).astype(np.float32), "rewards": np.ones(600, np.float32)}
+    np.savez(tmp_path / "a.npz", **columns, actions=np.zeros((600, 1), np.float32), terminals=ends)
+    options = ImportOptions(shard_rows=64)
+    import_dataset(tmp_path / "a.npz", tmp_path / "here.zarr", options=options)
+    import_dataset(tmp_path / "a.npz", f"{store[0]}/there.zarr", options=options, num_workers=2)
+    there = OfflineDataset.open(f"{store[0]}/there.zarr")
+    there.verify(deep=True)
+    assert there.content_hash == OfflineDataset.open(tmp_path / "here.zarr").content_hash
+    assert not [key for key in store[1].find(store[0]) if "partial" in key]
 
 
 def test_a_manifest_is_created_only_where_there_is_none(store, make_episodes, settings):
