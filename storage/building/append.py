@@ -9,9 +9,10 @@ import json
 import os
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from dask_rl.storage.errors import DaskRLError, DatasetError, DatasetNotFoundError, explain
+from dask_rl.storage.errors import DatasetError, DatasetNotFoundError, explain
 from dask_rl.storage.files import fsync_path, make_directory
 from dask_rl.storage.location import LocalDirectory
 from dask_rl.storage.manifest import MAX_SEGMENTS, Commit, segment_prefix
@@ -33,6 +34,9 @@ class AppendDirectory(BuildDirectory):
         CorruptDataError: the dataset is damaged.
     """
 
+    _appended: str | None = None
+    """Digest of the segment that this run, or one that died, has appended."""
+
     def __init__(self, target: Path) -> None:
         """Take the directory, and look at the dataset."""
         super().__init__(target, overwrite=False)
@@ -44,10 +48,10 @@ class AppendDirectory(BuildDirectory):
                 raise DatasetError(
                     explain(f"dataset {target}", got=f"{MAX_SEGMENTS} segments", allowed="no more", fix=fix)
                 )
-        except (DaskRLError, OSError):
+            self._appended = self._appended_before()
+        except BaseException:
             self.close()
             raise
-        self._appended = self._appended_before()
 
     def commit(self, manifest: Commit) -> None:
         """Move the segment into the dataset and replace its manifest; nothing is done twice.
@@ -59,24 +63,42 @@ class AppendDirectory(BuildDirectory):
             DatasetError: the dataset was replaced meanwhile, or the disk refuses.
         """
         if _digest(manifest) == self._appended:  # a run before this one died after its last step
-            self.abort()
+            self._end()
             return
         following = self.base.commit.appended(manifest)
         place = self.target / segment_prefix(len(following.segments))
         with explained_write_errors(self.target):
-            self._check_unchanged()
             fsync_all_but_shards(self.store)
             intent = {"generation": following.generation, "objects": _digest(manifest)}
             self.shards.write_file(self.path / _INTENT, [json.dumps(intent).encode()])
             fsync_path(self.path)
             make_directory(place.parent)
+            self._check_unchanged()  # at the last moment: what is removed here is named by no manifest
             shutil.rmtree(place, ignore_errors=True)  # left by one that died before its manifest was in place
             os.rename(self.store, place)
             fsync_path(place.parent)
             fsync_path(self.target)
             self.shards.write_file(self.target / COMMIT_NAME, [following.to_bytes()])
+            self._appended = _digest(manifest)
             fsync_path(self.target)
-        self.abort()
+        self._end()
+
+    def abort(self) -> None:
+        """Remove everything that is unfinished; what tells of a segment in place stays for the same run again."""
+        if self._appended is None:
+            super().abort()
+        elif self._lock is not None:
+            self._clear()
+            self.close()
+
+    def _end(self) -> None:
+        """Remove everything, and last what tells that the segment is in place."""
+        self._clear()
+        super().abort()
+
+    def _clear(self) -> None:
+        with suppress(OSError):
+            self._clear_all_but(self._kept)
 
     @property
     def _kept(self) -> Collection[str]:

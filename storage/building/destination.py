@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from dask_rl.storage.errors import ConfigError, DatasetError, explain
-from dask_rl.storage.files import check_local
+from dask_rl.storage.locate import local_path
+from dask_rl.storage.remote.address import redact
 from dask_rl.storage.schema import ArraySpec, DatasetAttributes, first_problem
 from dask_rl.storage.spaces import Space, describe_space, space_from_json, space_to_json, spaces_equal
 from dask_rl.storage.validation import check_space
@@ -81,11 +82,17 @@ def extend(path: str | os.PathLike[str], description: Description) -> Destinatio
     Raises:
         DatasetNotFoundError: there is none.
         DatasetError: another writer is at work on it.
-        ConfigError: what the description says is not so of this dataset.
+        ConfigError: what the description says is not so of this dataset, or it lies behind a URL.
     """
     provenance = _provenance(description)
-    check_local("dataset to append to", path)
-    build = AppendDirectory(Path(os.path.abspath(path)))
+    local = local_path(path)
+    if local is None:
+        allowed, fix = "a dataset on this machine", "append to a dataset here, then copy it there"
+        raise ConfigError(
+            explain("dataset to append to", got=f"the URL {redact(os.fspath(path))}", allowed=allowed, fix=fix)
+        )
+    # By its own name, not a link's: who holds it is told by the name.
+    build = AppendDirectory(Path(os.path.realpath(local)))
     try:
         there = build.base.attributes
         observation_space, action_space = space_from_json(there.observation_space), space_from_json(there.action_space)
@@ -98,7 +105,7 @@ def extend(path: str | os.PathLike[str], description: Description) -> Destinatio
         scores = (there.ref_min_score, there.ref_max_score)
         if description.ref_scores not in (None, scores):
             raise _misfit("ref_scores", description.ref_scores, scores)
-    except ConfigError:
+    except BaseException:
         build.close()
         raise
     attributes = there.model_copy(update={"provenance": provenance})
