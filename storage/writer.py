@@ -36,7 +36,8 @@ class DatasetWriter:
 
     Used as a context manager; leaving it finishes the dataset. The dataset appears at its path complete or not at
     all, and so does what is appended to one. After a crash, or an error of the machine, finished shards stay in a
-    hidden sibling directory and the same run again goes on from them; after an error in the data nothing stays.
+    hidden sibling directory (behind a URL: in place, with notes in `NAME.partial/`) and the same run again goes on
+    from them; after an error in the data nothing stays.
 
     Raises:
         DatasetError: the path exists, cannot be written, or another writer is at work on it.
@@ -60,9 +61,11 @@ class DatasetWriter:
     shard_rows: int | None = None
     """Rows of a shard, a power of two; None chooses."""
     overwrite: bool = False
-    """Replace a dataset at this path, at the moment the new one is complete."""
+    """Replace a dataset at this path, at the moment the new one is complete; behind a URL the old one goes before the
+    first shard of the new one is written."""
     append: bool = False
-    """Add the episodes to the dataset at this path, at the moment they are complete: a new generation of it."""
+    """Add the episodes to the dataset at this path, at the moment they are complete: a new generation of it. In directories
+    only."""
     num_steps: int = field(default=0, init=False)
     """Steps added so far."""
     num_episodes: int = field(default=0, init=False)
@@ -140,9 +143,11 @@ class DatasetWriter:
         self.num_episodes, self.num_steps = survey.num_episodes, survey.num_steps
 
     def add_steps(self, steps: StepColumns) -> None:
-        """Add many episodes at once, from columns in memory; there should be no others in the dataset.
+        """Add many episodes at once, from columns in memory.
 
-        The dataset is the one that `add_episodes` would give, with the same checks, several times as fast.
+        The dataset is the one that `add_episodes` would give, with the same checks, several times as fast. In a
+        directory they should be the only ones: nothing can be added after them, and after others they are written
+        one by one, as behind a URL.
 
         Args:
             steps: the episodes.

@@ -34,7 +34,7 @@ class TransformConfig(BaseModel):
     where: str | None = None
     """Condition on an episode, such as "return_ > 100 and not truncated": see `condition.py`."""
     top_fraction: float | None = Field(default=None, gt=0, le=1)
-    """Share of the episodes, those of the largest returns, rounded, at least one; of equal ones the earlier."""
+    """Share of what the other filters leave, the largest returns, rounded, at least one; of equal ones the earlier."""
     step_reward: float | None = None
     """What every reward becomes."""
     termination_reward: float | None = None
@@ -61,7 +61,7 @@ class TransformConfig(BaseModel):
     validation_fraction: float | None = Field(default=None, gt=0, lt=1)
     """Share of the episodes that go to a second dataset, rounded, at least one, and never all."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Which episodes these are."""
+    """Seed of the choice of those for validation."""
     shard_rows: int | None = Field(default=None, ge=1)
     """Rows of one shard, a power of two; by default chosen by size."""
 
