@@ -64,8 +64,7 @@ class DatasetWriter:
     """Replace a dataset at this path, at the moment the new one is complete; behind a URL the old one goes before the
     first shard of the new one is written."""
     append: bool = False
-    """Add the episodes to the dataset at this path, at the moment they are complete: a new generation of it. In directories
-    only."""
+    """Add the episodes to the dataset at this path, a directory, at the moment they are complete: a new generation."""
     num_steps: int = field(default=0, init=False)
     """Steps added so far."""
     num_episodes: int = field(default=0, init=False)
