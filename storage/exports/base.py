@@ -25,6 +25,9 @@ class Exporter(Protocol):
             ConfigError: naming the field.
         """
 
+    def is_export(self, path: Path) -> bool:
+        """Whether `path` holds what this exporter writes and nothing beside it: it may be overwritten."""
+
     def write(self, dataset: OfflineDataset, path: Path, name: str, progress: Progress) -> tuple[str, ...]:
         """Write the dataset in memory bounded by a few episodes.
 

@@ -11,6 +11,7 @@ from dask_rl.storage.files import check_local, fsync_path
 
 from .base import ExportSummary, Progress
 from .registry import get_exporter
+from .target import check_target
 
 
 def export_dataset(
@@ -29,19 +30,19 @@ def export_dataset(
         dataset: a dataset, or where one is.
         dest: the new file or directory.
         format: name of the exporter.
-        overwrite: replace what is at `dest`.
+        overwrite: replace an earlier export of the same kind at `dest`; anything else is refused.
         progress: called with the number of episodes written and their total.
 
     Raises:
         DatasetError: the dataset cannot be read, or `dest` exists or cannot be written.
-        ConfigError: there is no such format, or it has no place for the dataset's spaces.
+        ConfigError: there is no such format, or it has no place for the dataset's spaces; or `dest` is the dataset
+            itself, holds it or lies in it.
     """
     exporter = get_exporter(format)
     check_local("dest", dest)
     target = Path(os.path.abspath(dest))
-    if os.path.lexists(target) and not overwrite:
-        fix = "choose another path, or overwrite it (overwrite=True, --overwrite)"
-        raise DatasetError(explain(str(target), got="a path that exists already", allowed="a new path", fix=fix))
+    source = dataset.path if isinstance(dataset, OfflineDataset) else os.fspath(dataset)
+    check_target(target, source, exporter, overwrite)
     opened = dataset if isinstance(dataset, OfflineDataset) else OfflineDataset.open(dataset)
     try:
         exporter.check(opened)
@@ -50,6 +51,7 @@ def export_dataset(
             made = Path(folder) / "new"
             lost = exporter.write(opened, made, target.name, progress or (lambda done, total: None))
             num_bytes = _flush(made)
+            check_target(target, source, exporter, overwrite)  # again: what lies there now goes
             _move(made, target, Path(folder) / "old")
             fsync_path(target.parent)
         return ExportSummary(str(target), format, opened.num_steps, opened.num_episodes, num_bytes, lost)

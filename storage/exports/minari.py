@@ -5,6 +5,7 @@ and whether its final observation is a real one.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ class MinariExporter:
 
     def check(self, dataset: OfflineDataset) -> None:
         """Every dataset can be written."""
+
+    def is_export(self, path: Path) -> bool:
+        """Whether this is the directory of a Minari dataset, in any of its formats; see `Exporter`."""
+        return os.path.isfile(path / "data" / "metadata.json") and os.listdir(path) == ["data"]
 
     def write(self, dataset: OfflineDataset, path: Path, name: str, progress: Progress) -> tuple[str, ...]:
         """Write the directory; see `Exporter`."""

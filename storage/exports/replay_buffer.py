@@ -3,6 +3,7 @@
 One row a step. A path that ends with `.zip` becomes a zip file of the same group.
 """
 
+import os
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ _CHUNK_BYTES = 2**20
 _OBSERVATION = "obs"
 _ACTION = "action"
 _REWARD = "reward"
+_MARKER = "meta/episode_ends/.zarray"
+_MEMBERS = {".zgroup", ".zattrs", ".zmetadata", "data", "meta"}
 
 
 class ReplayBufferExporter:
@@ -35,6 +38,16 @@ class ReplayBufferExporter:
     def check(self, dataset: OfflineDataset) -> None:
         """Refuse nested actions, and parts of observations whose names would collide."""
         _columns(dataset)
+
+    def is_export(self, path: Path) -> bool:
+        """Whether this is such a group, a directory or a zip file; see `Exporter`."""
+        if path.is_dir():
+            return (path / _MARKER).is_file() and set(os.listdir(path)) <= _MEMBERS
+        if not (path.name.lower().endswith(".zip") and zipfile.is_zipfile(path)):
+            return False
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        return _MARKER in names and {name.partition("/")[0] for name in names} <= _MEMBERS
 
     def write(self, dataset: OfflineDataset, path: Path, name: str, progress: Progress) -> tuple[str, ...]:
         """Write the group; see `Exporter`."""

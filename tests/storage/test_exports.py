@@ -1,5 +1,6 @@
 """What is exported opens in the library that the format belongs to, and comes back as the same episodes."""
 
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,38 @@ def test_an_export_is_there_complete_or_not_at_all(
         export_dataset(dataset, dest, format=name)
     export_dataset(dataset, dest, format=name, overwrite=True)
     assert [path.name for path in dest.parent.iterdir()] == ["x-v0"]
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+@pytest.mark.parametrize("suffix", ["", ".zip"])
+def test_overwriting_takes_nothing_but_an_export(
+    name: str, suffix: str, dataset: OfflineDataset, tmp_path: Path
+) -> None:
+    places = [tmp_path / f"{place}{suffix}" for place in ("home", "text", "link", "zip")]
+    (places[0] / "data").mkdir(parents=True)
+    (places[0] / "data/metadata.json").write_text("{}")
+    (places[0] / "thesis.txt").write_text("x")
+    places[1].write_text("x")
+    places[2].symlink_to(places[0])
+    with zipfile.ZipFile(places[3], "w") as archive:
+        archive.writestr("thesis.txt", "x")
+    for place in places:
+        with pytest.raises(DatasetError, match=f"got something that is no export of format {name}; .*nothing was rem"):
+            export_dataset(dataset, place, format=name, overwrite=True)
+    assert (places[0] / "thesis.txt").read_text() == places[1].read_text() == "x"
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+def test_an_export_never_replaces_its_source(by_link: bool, dataset: OfflineDataset, tmp_path: Path) -> None:
+    source = Path(dataset.path)
+    if by_link:
+        (tmp_path / "link").symlink_to(source.parent)
+        source = tmp_path / "link" / source.name
+    for place in (source, source.parent, source / "deeper/x-v0"):
+        for given in (dataset, str(source), f"file://{source}"):
+            with pytest.raises(ConfigError, match="got the place of the source"):
+                export_dataset(given, place, format="minari", overwrite=True)
+    dataset.verify(deep=True)
 
 
 def test_what_a_format_has_no_place_for_is_refused_before_any_work(nested: OfflineDataset, tmp_path: Path) -> None:
