@@ -1,13 +1,17 @@
 """RLlib's packed columns: base64 of an LZ4 frame of a pickled array. The only place that touches pickle.
 
-The unpickler resolves no name by importing: it knows four names of NumPy, and hands out its own functions for
-them. Everything else, `os.system` first of all, is refused before it is looked up.
+The unpickler resolves no name by importing, and hands out nothing of NumPy's: a pickle may call any method of what it
+is given, and NumPy's own `dtype.__setstate__` makes types that read beyond their buffer. It knows four names and gets
+stand-ins for them, which only note what an array is to be; the array is made here, once its size fits its bytes.
 """
 
 import base64
-import binascii
 import io
+import itertools
+import math
 import pickle
+import pickletools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +23,9 @@ from .base import Array
 
 _MAX_BYTES = 2**30
 _PREFIX = "BCJNG"  # base64 of the LZ4 frame magic; what follows depends on the size of the data
+_MAX_OPCODES = 500  # an array takes about 40
+_MAX_DIMENSIONS = 32
+_TYPE = re.compile(r"[biuf]\d{1,2}")
 
 
 def is_packed(value: Any) -> bool:
@@ -35,6 +42,7 @@ def unpack_array(text: str, origin: str) -> Array:
     """
     data = _decompress(text, origin)
     try:
+        _check_size(data)
         value = _ArrayUnpickler(io.BytesIO(data)).load()
     except (
         *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, KeyError),
@@ -44,10 +52,9 @@ def unpack_array(text: str, origin: str) -> Array:
         raise SourceFormatError(
             explain(origin, got=f"a packed column that is refused ({reason})", allowed=_ALLOWED, fix=_FIX)
         ) from error
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
-        got = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise SourceFormatError(explain(origin, got=f"a packed {got}", allowed=_ALLOWED, fix=_FIX))
-    return value
+    if not isinstance(value, _PackedArray) or value.values is None:
+        raise SourceFormatError(explain(origin, got=f"a packed {type(value).__name__}", allowed=_ALLOWED, fix=_FIX))
+    return value.values
 
 
 _ALLOWED = "a pickled NumPy array of numbers"
@@ -64,7 +71,7 @@ def _decompress(text: str, origin: str) -> bytes:
     try:
         decompressor = lz4.frame.LZ4FrameDecompressor()
         data: bytes = decompressor.decompress(base64.b64decode(text, validate=True), max_length=_MAX_BYTES)
-    except (binascii.Error, RuntimeError, EOFError) as error:
+    except (ValueError, RuntimeError, EOFError) as error:  # ValueError: no base64, or no ASCII
         raise SourceFormatError(
             explain(origin, got="a damaged packed column", allowed="base64 of LZ4", fix="fetch the file again")
         ) from error
@@ -75,30 +82,98 @@ def _decompress(text: str, origin: str) -> bytes:
     return data
 
 
-class _NdarrayMark:
-    """Stands for the class `numpy.ndarray`, which a pickle may name but must not call."""
+def _check_size(data: bytes) -> None:
+    """Refuse pickles longer than an array's, and slots of the memo so far out that they would take all memory."""
+    for number, (opcode, argument, _) in enumerate(itertools.islice(pickletools.genops(data), _MAX_OPCODES + 1)):
+        far = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > _MAX_OPCODES
+        if far or number == _MAX_OPCODES:
+            raise pickle.UnpicklingError("longer than an array")
 
 
-def _from_buffer(buffer: Any, dtype: Any, shape: Any, order: Any = "C", axis_order: Any = None) -> Array:
+class _StandIn:
+    """What a pickle gets for a name of NumPy's: it can be called, and not be changed."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any) -> Any:
+        """Note what is to be made."""
+        return self._call(*args)
+
+    def __setstate__(self, state: Any) -> None:
+        """Refuse a state."""
+        raise pickle.UnpicklingError("a state for a name")
+
+
+class _Type:
+    """Stands for a `numpy.dtype` of numbers."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, name: Any, align: Any = False, copy: Any = True) -> None:
+        if not isinstance(name, str) or not _TYPE.fullmatch(name):
+            raise pickle.UnpicklingError(f"values of type {str(name)[:20]!r}")
+        self.dtype = np.dtype(name)
+
+    def __setstate__(self, state: Any) -> None:
+        """Take the byte order from (version, byte order, subarray, names, fields, …)."""
+        if not isinstance(state, tuple) or state[1] not in tuple("<>=|") or state[2:5] != (None,) * 3:
+            raise pickle.UnpicklingError("a type that is no plain number")
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _PackedArray:
+    """Stands for a `numpy.ndarray`, with its values once they are known."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Array | None = None) -> None:
+        self.values = values
+
+    def __setstate__(self, state: Any) -> None:
+        """Take (version, shape, type, whether in Fortran's order, bytes)."""
+        _, shape, kind, fortran, content = state
+        self.values = _make_array(content, kind, shape, bool(fortran))
+
+
+def _make_array(content: Any, kind: Any, shape: Any, fortran: bool) -> Array:
+    if not isinstance(content, bytes | bytearray) or not isinstance(kind, _Type) or not isinstance(shape, tuple):
+        raise pickle.UnpicklingError("an array without bytes, type or shape")
+    if len(shape) > _MAX_DIMENSIONS or not all(type(size) is int and 0 <= size <= _MAX_BYTES for size in shape):
+        raise pickle.UnpicklingError("a shape of other than a few sizes")
+    if math.prod(shape) * kind.dtype.itemsize != len(content):
+        raise pickle.UnpicklingError(f"{len(content)} bytes for an array of {shape} {kind.dtype}")
+    flat = np.frombuffer(content, np.uint8) != 0 if kind.dtype == np.bool_ else np.frombuffer(content, kind.dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _from_buffer(content: Any, kind: Any, shape: Any, order: Any = "C", axis_order: Any = None) -> _PackedArray:
     """Do what numpy._core.numeric._frombuffer does."""
-    array: Array = np.frombuffer(buffer, dtype=dtype)
-    if order == "K" and axis_order is not None:
-        return array.reshape(shape, order="C").transpose(axis_order)
-    return array.reshape(shape, order=order)
+    if order not in ("C", "F", "K") or (order == "K") != (axis_order is not None):
+        raise pickle.UnpicklingError("an unexpected order of axes")
+    values = _make_array(content, kind, shape, order == "F")
+    return _PackedArray(values.transpose(axis_order) if order == "K" else values)
 
 
-def _reconstruct(kind: Any, shape: Any, _typecode: Any) -> Array:
-    """Return the empty array that a pickle's state then fills; what numpy's _reconstruct does."""
-    if kind is not _NdarrayMark or shape != (0,):
+def _reconstruct(kind: Any, shape: Any, _typecode: Any) -> _PackedArray:
+    """Return the array that a pickle's state then fills, as numpy._core.multiarray._reconstruct does."""
+    if kind is not _NDARRAY or shape != (0,):
         raise pickle.UnpicklingError("an unexpected array")
-    return np.ndarray((0,), dtype=np.int8)
+    return _PackedArray()
 
 
-_NAMES: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy", "dtype"): np.dtype,
-    ("numpy", "ndarray"): _NdarrayMark,
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
+def _refuse(*args: Any) -> None:
+    raise pickle.UnpicklingError("it calls numpy.ndarray")
+
+
+_NDARRAY = _StandIn(_refuse)
+_NAMES = {
+    ("numpy", "dtype"): _StandIn(_Type),
+    ("numpy", "ndarray"): _NDARRAY,
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _StandIn(_from_buffer) for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _StandIn(_reconstruct) for core in ("core", "_core")},
 }
 
 

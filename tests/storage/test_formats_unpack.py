@@ -2,6 +2,7 @@ import base64
 import json
 import os
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,72 @@ def test_hostile_pickles_are_refused_and_run_nothing(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["h.json"]
 
 
-@pytest.mark.parametrize("text", ["BCJNGG!!", "BCJNGGhA", pack(np.arange(100))[:-40], pack(np.arange(9)) + "AAAA"])
+@pytest.mark.parametrize(
+    "text", ["BCJNGG!!", "BCJNGGhA", "BCJNGé", pack(np.arange(100))[:-40], pack(np.arange(9)) + "AAAA"]
+)
 def test_damaged_packed_columns(text: str) -> None:
     with pytest.raises(SourceFormatError, match=r"^x: got a (damaged|cut off) packed column"):
         unpack_array(text, "x")
+
+
+def name(module: str, attribute: str) -> bytes:
+    return f"c{module}\n{attribute}\n".encode()
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def number(value: int) -> bytes:
+    return b"J" + struct.pack("<i", value)
+
+
+def array_of(shape: bytes, kind: str = "u1", state: bytes = b"", content: bytes = b"abcd") -> bytes:
+    """A pickle of an array, with a BUILD of its type's state where there is one."""
+    dtype = name("numpy", "dtype") + text(kind) + b"\x89\x88\x87R" + (state and state + b"b")
+    from_buffer = name("numpy.core.numeric", "_frombuffer") + b"(C" + bytes([len(content)]) + content
+    return b"\x80\x03" + from_buffer + dtype + shape + text("C") + b"tR."
+
+
+U1 = name("numpy", "dtype") + text("u1") + b"\x89\x88\x87R"
+SUBARRAY = b"(" + number(3) + text("|") + U1 + number(100) + b"\x85\x86NN" + number(-1) * 2 + number(0) + b"t"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        # a type of 100 values over the 4 bytes that follow: it showed what lies behind them in memory
+        (array_of(number(400) + b"\x85", state=SUBARRAY), "no plain number"),
+        (array_of(number(400) + b"\x85"), "4 bytes for an array"),
+        (array_of(number(-1) + b"\x85"), "a shape of other than a few sizes"),
+        (array_of(text("4") + b"\x85"), "a shape of other than a few sizes"),
+        (array_of(b"\x8b" + struct.pack("<i", 200) + b"\x7f" * 200 + b"\x85"), "a shape of other than a few sizes"),
+        (array_of(number(4) + b"\x85", kind="O"), "values of type 'O'"),
+        (array_of(number(1) + b"\x85", kind="(4,)u1"), "values of type"),
+        (b"\x80\x03Nr" + struct.pack("<I", 60_000_000) + b".", "longer than an array"),
+        (b"\x80\x03" + b"N" * 1000 + b".", "longer than an array"),
+        (name("numpy.core.numeric", "_frombuffer") + b"N}" + text("__defaults__") + b"N)\x86s\x86b.", "a state for"),
+        (name("numpy", "ndarray") + b")\x81.", "refused"),
+        (name("numpy", "ndarray") + b")R.", "it calls"),
+        (name("numpy", "ndarray") + b".", "a packed _StandIn"),
+    ],
+)
+def test_pickles_that_would_reach_beyond_their_bytes(data: bytes, reason: str) -> None:
+    with pytest.raises(SourceFormatError, match=reason):
+        unpack_array(base64.b64encode(lz4.frame.compress(data)).decode(), "x")
+
+
+def test_such_a_pickle_that_is_sound() -> None:
+    np.testing.assert_array_equal(
+        unpack_array(base64.b64encode(lz4.frame.compress(array_of(number(4) + b"\x85"))).decode(), "x"), list(b"abcd")
+    )
+    flags = array_of(number(4) + b"\x85", kind="b1", content=b"\0\1\5\0")
+    flags = unpack_array(base64.b64encode(lz4.frame.compress(flags)).decode(), "x")
+    assert flags.view(np.uint8).tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("order", ["F", "K"])
+def test_orders_of_axes(order: str) -> None:
+    array = np.arange(24).reshape(2, 3, 4)
+    array = np.asfortranarray(array) if order == "F" else array.transpose(2, 0, 1)
+    np.testing.assert_array_equal(unpack_array(pack(array), "x"), array)
