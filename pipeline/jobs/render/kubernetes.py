@@ -104,8 +104,8 @@ def _driver(
     pod["volumes"].append({"name": "job", "configMap": {"name": name}})
     if config.kind == "kubernetes" and not is_dask_job:
         pod.setdefault("serviceAccountName", name)
-    # The operator's Pod starts its container again; a Job makes another Pod, and looks at exit codes before it does.
-    pod["restartPolicy"] = "OnFailure" if is_dask_job else "Never"
+    # A Job makes another Pod, and looks at exit codes before it does; a container that starts again looks at none.
+    pod["restartPolicy"] = "Never"
     pod["terminationGracePeriodSeconds"] = math.ceil(request.job.batch.stop_wait_seconds) + _SPARE_SECONDS
     return pod
 

@@ -53,7 +53,7 @@ def render_slurm(request: RenderRequest) -> dict[str, str]:
         scheduler=_scheduler_options(config),
         worker=_worker_options(config),
         num_workers=num_workers,
-        words=request.exec_words("--quiet", *own, python=python),
+        words=request.exec_words("--resume", "--quiet", *own, python=python),
     )
     return {f"{request.unit}.sbatch": script}
 

@@ -146,7 +146,7 @@ def test_one_run_on_a_cluster_of_its_own_is_a_dask_job_that_the_operator_makes_p
     assert arguments[arguments.index("--resources") + 1] == "GPU=1"
     assert container["resources"]["limits"] == {"cpu": "1", "memory": "2000000000", "nvidia.com/gpu": "1"}
     [driver] = pod["spec"]["containers"]
-    assert pod["spec"]["restartPolicy"] == "OnFailure"
+    assert pod["spec"]["restartPolicy"] == "Never"  # else exit codes 1 and 2 would start it again for ever
     assert f"--set=cluster.address=tcp://{service['metadata']['name']}:8786" in driver["command"]
 
 

@@ -40,11 +40,11 @@ def slurm(tmp_path):
     fake.kill_all()
 
 
-def start(script, slurm, tmp_path):
+def start(script, slurm, tmp_path, number="7"):
     """Run a script as slurmd would: from a file of its own, anywhere, with the job's number."""
     file = tmp_path / "job.sh"
     file.write_text(script)
-    environment = {**os.environ, **slurm.environment(), "SLURM_JOB_ID": "7"}
+    environment = {**os.environ, **slurm.environment(), "SLURM_JOB_ID": number}
     return subprocess.Popen(
         ["bash", str(file)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -153,8 +153,9 @@ def test_a_scheduler_that_does_not_start_is_said(capsys, tmp_path, feed_dataset,
 
 
 @pytest.mark.storm
+@pytest.mark.parametrize("next_number", ["7", "8"])  # queued again, or submitted again
 def test_signalled_before_its_end_it_is_queued_again_and_goes_on_to_the_same_bits(
-    capsys, tmp_path, feed_dataset, slurm
+    capsys, tmp_path, feed_dataset, slurm, next_number
 ):
     directory = tmp_path / "place"
     settings = {"num_steps": 2000, "checkpoint": {"every_steps": 20}, **TWO}
@@ -171,7 +172,7 @@ def test_signalled_before_its_end_it_is_queued_again_and_goes_on_to_the_same_bit
     assert code == 3, error
     assert slurm.lines("scontrol") == ["requeue 7"]
     assert not RunDirectory(run()).is_complete
-    code, error = finish(start(script, slurm, tmp_path))
+    code, error = finish(start(script, slurm, tmp_path, next_number))
     assert code == 0, error
     assert len(list((directory / "runs").glob("2*"))) == 1
     assert {row["name"] for row in RunDirectory(run()).rows("event")} == {"resumed"}
