@@ -15,6 +15,7 @@ from dask_rl.storage.errors import ConfigError, DaskRLError, RunStateError, expl
 
 from .at_work import describe, run_at_work, same_at_work
 from .batch_job import LOCK_FILE, BatchJob
+from .begun_job import check_begun_job
 from .child_process import Ended, StopSignals, run_command
 from .following import run_following
 from .log_file import LogFile
@@ -153,8 +154,8 @@ class ScheduledRun:
         self._set(attempts=self._record.attempts + 1)
         self._prepare()
         command = [sys.executable, "-P", "-m", "dask_rl", "train", str(self._directory / "job.yaml")]
-        if self._job.imports:  # a run's directory imports nothing: what is imported stands in the user's own file
-            command += ["--set", f"imports={json.dumps(self._job.imports)}"]
+        # A run's directory imports nothing: what is imported stands in the user's own file.
+        command += ["--set", f"imports={json.dumps(self._job.imports)}"]
         self._log.say(f"start {self._record.attempts}, of {self._batch.max_retries + 1} at most, of {self._directory}")
         self._tell()
         ended = run_command(
@@ -172,7 +173,9 @@ class ScheduledRun:
         """Write the job of this run, once: it keeps what it began with."""
         self._directory.mkdir(exist_ok=True)
         job_file = RunDirectory(self._directory).job_file
-        if not job_file.exists():
+        if job_file.exists():
+            check_begun_job(job_file, self._job)
+        else:
             weights = initial_weights(self._batch, self._job.base)
             write_atomic(job_file, self._job.to_yaml(self._directory, weights))
 

@@ -156,9 +156,9 @@ class TrainJob(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     imports: tuple[ImportName, ...] = ()
-    """Modules that `dask-rl train` imports first, such as one that registers an algorithm of your own; from the
-    working directory, PYTHONPATH or what is installed. Only for the file on its command line: a run's directory
-    imports nothing."""
+    """Modules that `dask-rl train` and `dask-rl jobs` import first, such as one that registers an algorithm of your
+    own; from the working directory, PYTHONPATH or what is installed. Only for the file that they are given: that in a
+    run's directory imports nothing."""
     dataset: Annotated[str | dict[ModuleID, str], BeforeValidator(_dataset)]
     """Path or URL of a dataset; or, to train several modules, one for each: {module_id: path}."""
     algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_algorithm)]

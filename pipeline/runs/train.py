@@ -21,7 +21,7 @@ from .clusters.config import JOINED_KINDS
 from .clusters.opened import open_cluster
 from .current_client import current_here
 from .job import TrainJob, load_job
-from .job_differences import MAY_CHANGE, job_differences
+from .job_differences import job_differences
 from .live.background import start_in_background
 from .live.control import RunControl
 from .live.dask_logger import DaskLogger
@@ -232,8 +232,10 @@ def _resolve(run: RunDirectory, job: TrainJob) -> TrainJob:
     if CheckpointStore(run.checkpoints).latest() is None:
         return job.model_copy(update={"learners": job.learners.resolved(job.num_steps)})
     _refuse_changes(run, job)
-    saved = _load_own(run.path / "resolved.yaml")
-    return saved.model_copy(update={key: getattr(job, key) for key in MAY_CHANGE})
+    # Of that file only what was auto counts: the rest stands in the user's own job, and the file may be a stranger's.
+    saved = _load_own(run.path / "resolved.yaml").learners
+    decided = {key: getattr(saved, key) for key, value in job.learners if value == "auto"}
+    return job.model_copy(update={"learners": job.learners.model_copy(update=decided)})
 
 
 def _refuse_changes(run: RunDirectory, job: TrainJob) -> None:

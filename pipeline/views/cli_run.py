@@ -1,6 +1,5 @@
 """Commands about runs: train, eval, report, demo."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,6 @@ import typer
 from dask_rl.pipeline.runs.progress import make_progress
 from dask_rl.pipeline.runs.run_directory import RunDirectory, dataset_facts
 from dask_rl.pipeline.runs.stop_request import StopRequest
-from dask_rl.storage.errors import ConfigError, explain
 
 from .cli_command import EXIT_DONE, EXIT_INTERRUPTED, Output, command, load, table
 
@@ -92,7 +90,8 @@ def evaluate(
     directory = RunDirectory(run).require()
     job = load("pipeline.runs.job").load_job(directory.job_file)
     given = {"num_episodes": episodes, "environment": environment, "seed": seed, "module_id": module}
-    evaluating, config = load("pipeline.rollouts.evaluate"), _evaluation_config(job, given)
+    choose, evaluating = load("pipeline.runs.chosen_evaluation"), load("pipeline.rollouts.evaluate")
+    config = choose.choose_evaluation(job, given, directory=run, fix="add --environment ID")
     chosen = load("pipeline.runs.module_choice").choose_module(config.module_id, job.datasets, "--module")
     trained = load("pipeline.runs.trained_policy")
     policy, step = trained.load_checkpoint_policy(trained.find_checkpoint(directory, best=best), chosen)
@@ -107,16 +106,6 @@ def evaluate(
     values = {"step": step} | named | result.summary()
     shown = {key: value for key, value in values.items() if key not in ("returns", "lengths")}
     return Output(values, table(shown))
-
-
-def _evaluation_config(job: Any, given: Mapping[str, Any]) -> Any:
-    """Return the evaluation of a job, with what the command line says otherwise."""
-    settings: dict[str, Any] = {} if job.evaluation is None else job.evaluation.model_dump()
-    settings |= {key: value for key, value in given.items() if value is not None}
-    if "environment" not in settings:
-        got, fix = "a job without evaluation", "add --environment ID"
-        raise ConfigError(explain("environment", got=got, allowed="a Gymnasium id", fix=fix))
-    return load("pipeline.runs.config_errors").validate(load("pipeline.rollouts.evaluate").EvaluationConfig, settings)
 
 
 def report(

@@ -20,6 +20,7 @@ class AttachedRun:
     def __init__(self, scheduler: SchedulerLink, run: RunSummary) -> None:
         self.name = run.name
         self.path = run.path
+        self.job_directory: Path | None = run.path
         self.num_steps = run.num_steps
         self.client = scheduler.client
         self.address: str | None = scheduler.client.scheduler.address

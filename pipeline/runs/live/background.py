@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from pathlib import Path
 
 from distributed import Client
 
@@ -41,6 +42,7 @@ class BackgroundRun:
         self.path = run.path.absolute()
         self.num_steps = job.num_steps
         self.client = client
+        self.job_directory: Path | None = None
         self._train = train
         self._run = RunDirectory(self.path)  # wherever the process goes meanwhile
         self._job = job

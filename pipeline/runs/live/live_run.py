@@ -1,16 +1,14 @@
 """LiveRun: a handle on a run under way, whether it trains in this process or in another one."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
 from dask_rl.learners.batch import ModuleID
 from dask_rl.learners.policy import Policy
-from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig, EvaluationResult, evaluate
-from dask_rl.pipeline.runs.config_errors import validate
-from dask_rl.pipeline.runs.job import TrainJob
+from dask_rl.pipeline.rollouts.evaluate import EvaluationResult, evaluate
+from dask_rl.pipeline.runs.chosen_evaluation import choose_evaluation
 from dask_rl.pipeline.runs.module_choice import choose_module
 from dask_rl.pipeline.runs.run_directory import RunDirectory, dataset_facts
 from dask_rl.pipeline.runs.run_log import ROW_KINDS
@@ -209,11 +207,14 @@ class LiveRun:
             timeout_seconds: bound on the wait for a checkpoint of the present step.
 
         Raises:
-            ConfigError: neither the job nor the caller names an environment.
+            ConfigError: neither the job nor the caller names an environment; that of another process's run would import
+                a module that is not imported here.
             CheckpointError: as `policy` does.
         """
         job = self._link.job()
-        config = _evaluation(job, {"num_episodes": num_episodes, "environment": environment})
+        given = {"num_episodes": num_episodes, "environment": environment}
+        fix = 'name one: evaluate(environment="…")'
+        config = choose_evaluation(job, given, directory=self._link.job_directory, fix=fix)
         module_id = choose_module(config.module_id, job.datasets, "evaluation.module_id")
         policy = self.policy(module_id=module_id, timeout_seconds=timeout_seconds)
         facts = dataset_facts(self._link.rows(), module_id).get("ref_scores")
@@ -237,13 +238,3 @@ class LiveRun:
             return "out of reach"
         score = "" if state.score is None else f", return {state.score:.6g}"
         return f"{state.describe(self.num_steps)}{score}"
-
-
-def _evaluation(job: TrainJob, given: Mapping[str, Any]) -> EvaluationConfig:
-    """Return the job's evaluation, with what the caller says otherwise."""
-    settings = {} if job.evaluation is None else job.evaluation.model_dump()
-    settings |= {key: value for key, value in given.items() if value is not None}
-    if "environment" not in settings:
-        got, fix = "a job without evaluation", 'name one: evaluate(environment="…")'
-        raise ConfigError(explain("environment", got=got, allowed="a Gymnasium id", fix=fix))
-    return validate(EvaluationConfig, settings)

@@ -31,6 +31,8 @@ class RunLink(Protocol):
     num_steps: int
     client: Client | None
     """Where evaluations play; None: in this process."""
+    job_directory: Path | None
+    """Where `job` is read, so that it may be a stranger's; None: it is that of the caller."""
 
     @property
     def address(self) -> str | None:

@@ -128,6 +128,30 @@ def test_another_job_s_run_is_not_gone_on_with(jobs, run):
     assert told(jobs) == "failed\n"
 
 
+STRANGE = {
+    "environment": ({"evaluation": {"environment": "theirs:Evil-v0"}}, "an environment that imports 'theirs'"),
+    "address": ({"cluster": {"kind": "address", "address": "tcp://evil:1"}}, "cluster.address: tcp://evil:1"),
+    "python": ({"cluster": {"slurm": {"python": "/tmp/evil"}}}, "cluster.slurm.python: /tmp/evil"),
+    "variable": ({"cluster": {"kubernetes": {"env": {"PYTHONPATH": "/evil"}}}}, "cluster.kubernetes.env.PYTHONPATH"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_a_run_s_directory_names_is_run_only_where_the_job_file_names_it_too(jobs, run, monkeypatch, name):
+    """Somebody else may have put the directory there."""
+    settings, words = STRANGE[name]
+    place = jobs.base() / folder(FIRST)
+    place.mkdir(parents=True)
+    shutil.copy(jobs.write(imports=["theirs"], **settings), place / "job.yaml")
+    started = []
+    monkeypatch.setattr(scheduled_run, "run_command", lambda words, **_: started.append(words) or Ended(0, (), False))
+    refused = run(jobs.write())
+    assert (refused.status, refused.exit_code, started) == ("failed", 2, [])
+    assert f"job.yaml: got {words}" in refused.message
+    assert run(jobs.write(**settings)).status == "complete"
+    assert "imports=[]" in started[0]  # of its own it imports nothing in any case
+
+
 def test_a_run_keeps_its_directory_where_the_job_file_names_another_by_now(jobs):
     """Killed, then gone on with by a server, under a job file whose runs have another place."""
     job = jobs.write(num_steps=3000, batch={"retry_wait_seconds": 0.1})

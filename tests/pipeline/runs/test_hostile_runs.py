@@ -1,23 +1,28 @@
-"""Checkpoints of strangers as policies and learner groups: what they name is looked up, never imported or built."""
+"""Checkpoints and runs of strangers: what they name is looked up, never imported or built."""
 
 import json
 import shutil
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import psutil
 import pytest
 import yaml
 
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.pipeline.runs.job import parse_job
+from dask_rl.pipeline.runs.live.attached_run import AttachedRun
+from dask_rl.pipeline.runs.live.live_run import LiveRun
 from dask_rl.pipeline.runs.train import train
 from dask_rl.pipeline.runs.trained_policy import load_policy
+from dask_rl.pipeline.views.cli import run as run_command
 from dask_rl.storage.checkpoints.header import checksum
 from dask_rl.storage.checkpoints.store import load_checkpoint, save_checkpoint
-from dask_rl.storage.errors import CheckpointError, ConfigError
+from dask_rl.storage.errors import CheckpointError, ConfigError, DatasetError
 
 MODULE = "default_module"
 ALGORITHM = "constructor/config/algorithm"
@@ -143,7 +148,7 @@ def test_a_run_is_not_resumed_from_one_that_does_not_say_what_it_is_of(stranger,
     (run / "resolved.yaml").write_text(
         yaml.safe_dump(yaml.safe_load((run / "resolved.yaml").read_text()) | {"run": str(run)})
     )
-    with pytest.raises(CheckpointError, match=r"checkpoints: got metadata|content hash") as caught:
+    with pytest.raises((CheckpointError, DatasetError), match=r"checkpoints\S*: got metadata|content hash") as caught:
         train(parse_job((run / "job.yaml").read_text()))
     assert len(str(caught.value).splitlines()) == 1
 
@@ -165,3 +170,88 @@ def test_weights_that_lack_what_acting_needs_are_refused(trained_run, tmp_path):
     for what in BOTH:
         with pytest.raises(CheckpointError, match=r"weights policy\.\S+: got none; allowed: shape"):
             load(what, run, checkpoint)
+
+
+OWN_ENVIRONMENT = """
+import pathlib, gymnasium, numpy
+pathlib.Path(__file__).with_suffix(".mark").touch()
+class Own(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1e4, 1e4, (3,), numpy.float32), gymnasium.spaces.Discrete(5)
+    def reset(self, *, seed=None, options=None): return numpy.zeros(3, numpy.float32), {}
+    def step(self, action): return numpy.zeros(3, numpy.float32), 1.0, True, False, {}
+gymnasium.register("Own-v0", Own)
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module with an environment for the data, on the path of Python; says whether it was imported."""
+    (tmp_path / "hostile_module.py").write_text(OWN_ENVIRONMENT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    yield SimpleNamespace(was_imported=(tmp_path / "hostile_module.mark").exists)
+    sys.modules.pop("hostile_module", None)
+
+
+@pytest.fixture
+def own_run(trained_run, tmp_path):
+    """Copy the run; with these settings in its job, or in both of its files."""
+    run = tmp_path / "run"
+    shutil.copytree(trained_run, run)
+    (run / "result.json").unlink()
+
+    def write(*names: str, **settings: Any) -> Path:
+        for name in names:
+            values = yaml.safe_load((run / name).read_text()) | {"run": str(run)} | settings
+            (run / name).write_text(yaml.safe_dump(values))
+        return run
+
+    write("job.yaml", "resolved.yaml")
+    return write
+
+
+BY_ID = {"environment": "hostile_module:Own-v0"}
+BY_ARGUMENT = {"environment": "Wrapped-v0", "environment_kwargs": {"inner": [{"env_id": "hostile_module:Own-v0"}]}}
+
+
+@pytest.mark.parametrize("evaluation", [BY_ID, BY_ARGUMENT])
+def test_eval_imports_nothing_that_the_run_names_unless_it_is_told_to(own_run, module, capsys, evaluation):
+    gymnasium.register("Wrapped-v0", lambda inner: gymnasium.make(**inner[0]))
+    run = str(own_run("job.yaml", evaluation=evaluation))
+    assert run_command(["eval", run]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "got an environment that imports 'hostile_module'; allowed: one of a module that is imported" in line
+    assert "--import hostile_module" in line
+    assert "--environment module:Id" in line
+    assert not module.was_imported()
+    kwargs = evaluation.get("environment_kwargs")
+    given = ["--import", "hostile_module"] if kwargs else ["--environment", "hostile_module:Own-v0"]
+    run_command(["eval", run, "--episodes", "1", *given])
+    assert module.was_imported()
+    assert run_command(["eval", run, "--episodes", "1"]) == (2 if kwargs else 0)  # by now it is the user's
+
+
+def test_a_handle_on_another_process_s_run_imports_nothing_that_the_run_names(own_run, module):
+    run = own_run("job.yaml", evaluation=BY_ID)
+    client = SimpleNamespace(scheduler=SimpleNamespace(address="tcp://127.0.0.1:1"))
+    summary = SimpleNamespace(name="run", path=run, num_steps=1, run_id="x", host="here")
+    with pytest.raises(ConfigError, match="imports 'hostile_module'; allowed: one of a module"):
+        LiveRun(AttachedRun(SimpleNamespace(client=client), summary)).evaluate()
+    assert not module.was_imported()
+
+
+def test_a_resumed_run_does_what_the_user_s_job_says(own_run, module):
+    cluster = {"kind": "slurm", "memory_per_worker": "1GB", "slurm": {"python": "/tmp/evil"}}
+    run = own_run("resolved.yaml", evaluation=BY_ID, cluster=cluster, dataset="no.zarr")
+    before = (run / "job.yaml").read_text()
+    job = parse_job(before)
+    assert train(job).evaluation is None
+    assert not module.was_imported()
+    assert parse_job((run / "resolved.yaml").read_text()).model_copy(update={"learners": job.learners}) == job
+    (run / "result.json").unlink()
+    own_run("job.yaml", evaluation=BY_ID)
+    with pytest.raises(ConfigError, match="changes since the run began"):
+        train(job)
+    assert not module.was_imported()
+    result = train(parse_job((run / "job.yaml").read_text()))  # a job of the user's own may
+    assert result.evaluation["return_mean"] == 1
