@@ -155,8 +155,21 @@ def _space_dtype(space: Space, column: Array) -> tuple[np.dtype[Any], tuple[int,
 
 
 def _reward_dtype(rewards: Array) -> np.dtype[Any]:
-    dtype = np.asarray(rewards).dtype
+    """Return the type of a float column; for whole numbers float32, if it holds those of the first episode."""
+    dtype = rewards.dtype
+    if dtype.kind in "iu" and not holds(rewards.astype(np.float32), rewards).all():
+        return np.dtype(np.float64)
     return dtype if dtype.kind == "f" and dtype.itemsize <= 8 else np.dtype(np.float32)
+
+
+def holds(cast: Array, column: Array) -> Array:
+    """Return where the values of a column, all finite, are still there in another type: floats may be rounded."""
+    if cast.dtype.kind != "f":
+        return np.asarray(cast == column)
+    if column.dtype.kind == "f":
+        return np.isfinite(cast)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(cast.astype(column.dtype) == column)
 
 
 def _cast(column: Array, number: int, spec: ArraySpec) -> Array:
@@ -175,8 +188,7 @@ def _cast(column: Array, number: int, spec: ArraySpec) -> Array:
         return column
     with np.errstate(over="ignore", invalid="ignore"):
         cast: Array = column.astype(spec.dtype)
-        same = np.isfinite(cast) if spec.dtype.kind == "f" else cast == column
-    if not same.all():
+    if not (same := holds(cast, column)).all():
         raise _invalid(same, column, number, spec.path, f"values that {spec.dtype.name} can hold")
     return cast
 

@@ -131,9 +131,8 @@ def _whole(
         return None
     narrowed = {"rewards": rewards.reshape(-1)} | {p: c for p, c in columns.items() if p.startswith("infos/")}
     for path, column in narrowed.items():
-        to_float = (narrow and column.dtype.kind == "f") or (path == "rewards" and column.dtype.kind != "f")
         with np.errstate(over="ignore"):  # what becomes infinite is refused, with its place
-            found[path] = column.astype(np.float32, copy=False) if to_float else column
+            found[path] = column.astype(np.float32, copy=False) if narrow and column.dtype.kind == "f" else column
     ends = np.zeros((2, num_steps), np.bool_)
     ends[0, cuts.stops - 1], ends[1, cuts.stops - 1] = cuts.terminated, ~cuts.terminated
     return StepColumns(found | {"terminations": ends[0], "truncations": ends[1]}, cuts.stops - cuts.starts)

@@ -11,7 +11,7 @@ from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import ConfigError, InvalidDataError, explain
 from dask_rl.storage.nested import Columns, flatten, flatten_space, unflatten
 from dask_rl.storage.spaces import describe_space
-from dask_rl.storage.validation import space_bounds
+from dask_rl.storage.validation import holds, space_bounds
 
 from .base import Array, ImportOptions, RawEpisode, Space, flags_at_end
 
@@ -164,24 +164,22 @@ def _column(raw: RawEpisode, field: str, values: Array, space: Space) -> Array:
             return values
     with np.errstate(over="ignore", invalid="ignore"):
         cast: Array = values.astype(dtype)
-    if dtype.kind == "f":
+    if dtype.kind == values.dtype.kind == "f":
         _check_finite(raw, field, cast)
-    elif not np.array_equal(cast, values):
-        step = int(np.argwhere(cast != values)[0][0])
+    elif not (same := holds(cast, values)).all():
+        step = int(np.argwhere(~same)[0][0])
         raise _fault(raw, field, "outside its space", got=values[step].tolist(), allowed=described, step=step)
     return cast
 
 
 def _floats(raw: RawEpisode, field: str, values: Array, narrow: bool) -> Array:
-    """Return finite floats, in float32 if `narrow` says so; other types as they are, but rewards as float32."""
+    """Return finite floats, in float32 if `narrow` says so; other types as they are."""
     if values.dtype.kind == "f":
         with np.errstate(over="ignore"):
             values = values.astype(np.float32) if narrow else values
         _check_finite(raw, field, values)
-    elif field == "rewards":
-        if values.dtype.kind not in "biu":
-            raise _fault(raw, field, "no numbers", got=f"values of type {values.dtype}", allowed="numbers")
-        values = values.astype(np.float32)
+    elif field == "rewards" and values.dtype.kind not in "biu":
+        raise _fault(raw, field, "no numbers", got=f"values of type {values.dtype}", allowed="numbers")
     return values
 
 
