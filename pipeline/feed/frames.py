@@ -14,8 +14,13 @@ from dask_rl.storage.spaces import Space, describe_space
 from .sampling import Sampling
 
 
-def stacked_space(sampling: Sampling, dataset: OfflineDataset) -> Space:
+def stacked_space(sampling: Sampling, dataset: OfflineDataset, single: Space | None = None) -> Space:
     """Return the space of the observations that a feed of these settings delivers.
+
+    Args:
+        sampling: the settings.
+        dataset: what is read.
+        single: the space of single observations, where it is not the dataset's: one of the same parts and shapes.
 
     Raises:
         ConfigError: frames to stack that are no observations, or are no Boxes.
@@ -23,7 +28,7 @@ def stacked_space(sampling: Sampling, dataset: OfflineDataset) -> Space:
     prefix = f"{OBSERVATIONS}/"
     specs = [spec for path, spec in dataset.arrays.items() if path == OBSERVATIONS or path.startswith(prefix)]
     frames = dict.fromkeys(sampling.stacked_fields(specs), sampling.frame_stack)
-    return stack_space(dataset.observation_space, OBSERVATIONS, frames)
+    return stack_space(dataset.observation_space if single is None else single, OBSERVATIONS, frames)
 
 
 def stack_space(space: Space, path: str, frames: Mapping[str, int]) -> Space:

@@ -1,5 +1,6 @@
 """The iterator of one learner over its data shards of a dataset."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from .config import Feed
 from .gather import Gatherer
 from .partition import IntArray
 from .windows import Waiter, Windows
+
+_MAX_SHOWN = 60  # characters of a value in a message
 
 
 class DatasetIterator:
@@ -96,11 +99,12 @@ class DatasetIterator:
         saved, own = dict(state["parameters"]), self.feed.parameters()
         differing = [name for name in sorted(saved.keys() | own.keys()) if saved.get(name) != own.get(name)]
         if differing:
+            pairs = {name: _where_they_differ(saved.get(name), own.get(name)) for name in differing}
             raise ConfigError(
                 explain(
                     "iterator state",
-                    got={name: _short(saved.get(name)) for name in differing},
-                    allowed={name: _short(own.get(name)) for name in differing},
+                    got={name: pair[0] for name, pair in pairs.items()},
+                    allowed={name: pair[1] for name, pair in pairs.items()},
                     fix="resume with the settings that the run began with, or start a new run",
                 )
             )
@@ -157,6 +161,16 @@ class DatasetIterator:
         self._gatherer.finish_pieces()
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _where_they_differ(*values: Any) -> tuple[str, ...]:
+    """Return two values as short texts, long ones from shortly before their first difference on."""
+    texts = [str(value) for value in values]
+    start = 0
+    if max(map(len, texts)) > _MAX_SHOWN:
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False))
+        start = max(0, sum(1 for _ in same) - _MAX_SHOWN // 2)
+    return tuple(_short(text, start) for text in texts)
+
+
+def _short(text: str, start: int) -> str:
+    shown = text[start : start + _MAX_SHOWN]
+    return f"{'...' * (start > 0)}{shown}{'...' * (start + len(shown) < len(text))}"

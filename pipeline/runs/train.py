@@ -3,12 +3,13 @@
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from distributed import Client
 
+from dask_rl.learners.batch import ModuleID
 from dask_rl.learners.config import LearnerGroupConfig
 from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.workers import WorkerPool
@@ -31,9 +32,10 @@ from .own_session import keep_interrupts_away
 from .progress import Progress, no_progress
 from .run_directory import RunDirectory, damaged, write_atomic
 from .run_log import RunLog, RunLogger
+from .saved_data import SavedData, load_saved_data
 from .stop_request import StopRequest
 from .train_result import TrainResult, load_result
-from .trained_policy import find_checkpoint, saved_generations
+from .trained_policy import find_checkpoint
 from .training import Training
 from .training_data import TrainingData, open_training_data
 
@@ -124,7 +126,8 @@ def _train(
             return done
         run.refuse_if_live()
         resolved = _resolve(run, job)
-        data = open_training_data(resolved, saved_generations(run, resolved.datasets))
+        saved = load_saved_data(run, resolved.datasets)
+        data = open_training_data(resolved, saved)
         if resolved.evaluation is not None:
             check_environment(data.modules[resolved.evaluated_module()].spec, resolved.evaluation)
         loggers = open_loggers(resolved, run)
@@ -136,7 +139,7 @@ def _train(
             RunLog(run, [*loggers, *_dask_loggers(run, resolved, control, connected, group)]) as log,
             control.failing(),  # before the loggers are closed, which say so
         ):
-            _refuse_overtaken(run, job, resolved)
+            _refuse_overtaken(run, job, resolved, saved, data)
             write_atomic(run.path / "resolved.yaml", resolved.to_yaml())
             write_atomic(run.job_file, job.to_yaml())
             if connected is not None:
@@ -259,8 +262,18 @@ def _load_own(file: Path) -> TrainJob:
         raise damaged(file, str(error).splitlines()[0].rstrip(".")) from None
 
 
-def _refuse_overtaken(run: RunDirectory, job: TrainJob, resolved: TrainJob) -> None:
+def _refuse_overtaken(
+    run: RunDirectory,
+    job: TrainJob,
+    resolved: TrainJob,
+    saved: Mapping[ModuleID, SavedData] | None,
+    data: TrainingData,
+) -> None:
     """Refuse a run that another process began while this one was starting: only now the lock is held."""
-    if _resolve(run, job) != resolved:
+    goes_on = _resolve(run, job) == resolved
+    now = load_saved_data(run, resolved.datasets)
+    # Of data that grew between the two starts, that one has other rows: its first checkpoint decides.
+    goes_on &= saved is None if now is None else data.continues(now)
+    if not goes_on:
         got, fix = "a start by another process meanwhile", "run the same command again"
         raise RunStateError(explain(f"run {run.path}", got=got, fix=fix))

@@ -83,16 +83,6 @@ def hash_checkpoint(path: Path) -> str:
         return hash_weights(loaded)
 
 
-def saved_generations(run: RunDirectory, module_ids: Collection[ModuleID]) -> Mapping[ModuleID, str] | None:
-    """Return the content hashes of the datasets that a run began with; None before its first checkpoint."""
-    path = CheckpointStore(run.checkpoints).latest()
-    if path is None:
-        return None
-    metadata = load_metadata(path)
-    with reading(path):
-        return {name: str(saved) for name, saved in by_module(metadata["content_hash"], module_ids).items()}
-
-
 def by_module(saved: Any, module_ids: Collection[ModuleID]) -> Mapping[ModuleID, Any]:
     """Return what a checkpoint's metadata say by module id; version 0.1 wrote it bare, for its only module."""
     if isinstance(saved, Mapping) and saved.keys() == set(module_ids):

@@ -10,13 +10,23 @@ from dask_rl.learners.iterator import SharedData
 from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
 from dask_rl.pipeline.feed.config import FeedConfig
 from dask_rl.pipeline.feed.frames import stacked_space
+from dask_rl.pipeline.feed.layout import RETURNS_TO_GO
 from dask_rl.pipeline.feed.multi_source import MultiFeedPlan
 from dask_rl.pipeline.feed.source import FeedPlan, plan_feed
 from dask_rl.storage.dataset import OfflineDataset
+from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.schema import REWARDS
 from dask_rl.storage.transforms import ScaleReward
 
 from .job import TrainJob
-from .standardisation import Normalizers, fit_normalizers
+from .saved_data import SavedData
+from .standardisation import (
+    Normalizers,
+    collected_space,
+    fit_normalizers,
+    normalizers_from_json,
+    stored_normalizers,
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class ModuleData:
     ref_scores: tuple[float, float] | None
     """Returns of a random policy and an expert, where they are known."""
     facts: dict[str, Any]
-    """What the run records about the dataset."""
+    """What the run records about the dataset when it begins; empty where it goes on, as they take reading."""
 
 
 @dataclass(frozen=True)
@@ -57,52 +67,102 @@ class TrainingData:
         facts = {module_id: module.facts for module_id, module in self.modules.items()}
         return next(iter(facts.values())) if len(facts) == 1 else {"modules": facts}
 
+    def continues(self, saved: Mapping[ModuleID, SavedData]) -> bool:
+        """Tell whether these are the data of a run, in the blocks and windows of a run."""
+        return all(
+            saved[module_id].content_hash == module.content_hash
+            and saved[module_id].rows in (None, (module.plan.feed.block_rows, module.plan.feed.window_rows))
+            for module_id, module in self.modules.items()
+        )
+
     def epochs(self, num_rows: int) -> dict[ModuleID, float]:
         """Return how many passes over each module's transitions so many rows of it are."""
         return {module_id: num_rows / module.plan.num_positions for module_id, module in self.modules.items()}
 
 
-def open_training_data(job: TrainJob, generations: Mapping[ModuleID, str] | None = None) -> TrainingData:
+def open_training_data(job: TrainJob, saved: Mapping[ModuleID, SavedData] | None = None) -> TrainingData:
     """Open the datasets of a job, check that they fit, compute what its transforms need.
 
     Args:
         job: the job.
-        generations: content hashes of the datasets that its run began with, by module id: what was appended to them
-            since is left out. None: the newest.
+        saved: what the data of its run were when it began, by module id: it goes on with these, whatever was appended
+            since, and however statistics and sizes would come out now. None: it begins.
 
     Raises:
         DatasetError: a dataset is missing or damaged, or another one than the run began with.
-        ConfigError: batch size and shards do not fit it, or the algorithm does not know its spaces.
+        ConfigError: batch size and shards do not fit it, the algorithm does not know its spaces, or settings are
+            without effect.
     """
-    wanted = generations or {}
-    return TrainingData({name: _open_module(job, name, wanted.get(name)) for name in sorted(job.datasets)})
+    _refuse_unread_rewards(job)
+    known = saved or {}
+    return TrainingData({name: _open_module(job, name, known.get(name)) for name in sorted(job.datasets)})
 
 
-def _open_module(job: TrainJob, module_id: ModuleID, content_hash: str | None) -> ModuleData:
+def _open_module(job: TrainJob, module_id: ModuleID, saved: SavedData | None) -> ModuleData:
     settings = job.algorithm_of(module_id)
     algorithm = build_algorithm(settings)
+    content_hash = None if saved is None else saved.content_hash
     with OfflineDataset.open(job.datasets[module_id], content_hash=content_hash) as dataset:
-        spec = RLModuleSpec(stacked_space(job.data.sampling, dataset), dataset.action_space)
+        observation_space = stacked_space(job.data.sampling, dataset, collected_space(dataset))
+        spec = RLModuleSpec(observation_space, dataset.action_space)
         algorithm.module_class(spec)
-        normalize: Normalizers = {}
-        if settings.normalize_observations:
-            normalize = fit_normalizers(dataset, spec.observation_space)
-        feed = _feed_config(job, module_id, algorithm.required_fields, normalize)
+        fitted: Normalizers = {}
+        if settings.normalize_observations and saved is None:
+            fitted = fit_normalizers(dataset, observation_space)
+        elif settings.normalize_observations and saved is not None:
+            fitted = normalizers_from_json(saved.normalize, observation_space)
+        feed = _feed_config(job, module_id, algorithm.required_fields, fitted)
+        if saved is not None and saved.rows is not None:
+            feed = replace(feed, block_rows=saved.rows[0], window_rows=saved.rows[1])
         plan = plan_feed(replace(feed, content_hash=dataset.content_hash))
-        facts = dataset.describe() | {
-            "ref_scores": dataset.ref_scores,
-            "num_transitions": plan.num_positions,
-            "num_episodes_used": plan.num_episodes,
-            "steps_per_epoch": plan.steps_per_epoch,
-        }
-        return ModuleData(spec, plan, dataset.content_hash, normalize, dataset.ref_scores, facts)
+        return ModuleData(
+            spec=spec,
+            plan=plan,
+            content_hash=dataset.content_hash,
+            normalize=fitted or stored_normalizers(dataset, observation_space),
+            ref_scores=dataset.ref_scores,
+            facts=_facts(dataset, plan) if saved is None else {},
+        )
+
+
+def _facts(dataset: OfflineDataset, plan: FeedPlan) -> dict[str, Any]:
+    return dataset.describe() | {
+        "ref_scores": dataset.ref_scores,
+        "num_transitions": plan.num_positions,
+        "num_episodes_used": plan.num_episodes,
+        "steps_per_epoch": plan.steps_per_epoch,
+    }
+
+
+def _refuse_unread_rewards(job: TrainJob) -> None:
+    """Refuse rewards that are changed for nobody."""
+    if _reward_transforms(job) and not any(
+        _reads_rewards(build_algorithm(job.algorithm_of(name)).required_fields) for name in job.datasets
+    ):
+        raise ConfigError(
+            explain(
+                "data.reward_scale and data.reward_shift",
+                got=f"{job.data.reward_scale:g} and {job.data.reward_shift:g}, for {job.algorithm.name}",
+                allowed="1 and 0 where no algorithm of the job reads rewards",
+                fix="leave them out",
+            )
+        )
+
+
+def _reads_rewards(fields: tuple[str, ...]) -> bool:
+    return REWARDS in fields or RETURNS_TO_GO in fields
+
+
+def _reward_transforms(job: TrainJob) -> tuple[ScaleReward, ...]:
+    scale, shift = job.data.reward_scale, job.data.reward_shift
+    return () if (scale, shift) == (1.0, 0.0) else (ScaleReward(scale, shift),)
 
 
 def _feed_config(job: TrainJob, module_id: ModuleID, fields: tuple[str, ...], normalize: Normalizers) -> FeedConfig:
     algorithm = job.algorithm_of(module_id)
     transforms: dict[str, tuple[Any, ...]] = {path: (each,) for path, each in normalize.items()}
-    if (job.data.reward_scale, job.data.reward_shift) != (1.0, 0.0):
-        transforms["rewards"] = (ScaleReward(job.data.reward_scale, job.data.reward_shift),)
+    if _reads_rewards(fields) and (of_rewards := _reward_transforms(job)):
+        transforms[REWARDS] = of_rewards
     budget = job.data.memory_budget_bytes
     return FeedConfig(
         dataset=job.datasets[module_id],

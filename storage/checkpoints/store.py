@@ -102,8 +102,14 @@ class CheckpointStore:
         ]
         return max(scored)[2] if scored else None
 
-    def load(self, path: str | os.PathLike[str] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def load(
+        self, path: str | os.PathLike[str] | None = None, component: str | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return (state, metadata) of the checkpoint at `path`, by default the latest.
+
+        Args:
+            path: the checkpoint.
+            component: the path of one part; only that part is read and returned.
 
         Raises:
             CheckpointError: there is none, or it is damaged.
@@ -112,7 +118,7 @@ class CheckpointStore:
         if chosen is None:
             raise CheckpointError(explain(str(self.directory), got="no checkpoint", fix="save one first"))
         try:
-            return load_checkpoint(chosen)
+            return load_checkpoint(chosen, component)
         except CheckpointError as error:
             if path is not None:
                 raise

@@ -167,6 +167,16 @@ def test_the_memory_budget_is_divided_among_the_modules(make_job):
     assert alone.feed.memory_budget_bytes == 200_001
 
 
+def test_rewards_are_scaled_for_those_that_read_them_and_for_nobody_they_are_refused(make_job):
+    data = {"reward_scale": 0.5, "reward_shift": -1}
+    modules = open_training_data(make_job(data=data)).modules
+    assert [sorted(modules[name].plan.feed.transforms) for name in ("run", "walk")] == [["rewards"], ["observations"]]
+    with pytest.raises(
+        ConfigError, match=r"data\.reward_scale and data\.reward_shift: got 0\.5 and -1, for bc; .*leave them out"
+    ):
+        open_training_data(make_job("walk", data=data))
+
+
 def test_a_dataset_too_small_for_the_shards_is_refused_before_anything_is_written(make_job, tmp_path):
     with pytest.raises(ConfigError, match="num_shards: got 512 for 478 usable transitions"):
         train(make_job("walk", "run", num_shards=512, batch_size=512, modules={}, algorithm={"name": "bc"}))
