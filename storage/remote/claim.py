@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 import time
@@ -17,6 +18,8 @@ from dask_rl.storage.errors import DatasetError, explain
 from .directory import RemoteDirectory
 
 CLAIM_NAME = "writer.json"
+_LOCK_NAME = re.compile(r"[0-9a-f]{64}\.lock")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class WriterClaim:
 
     def __init__(self, notes: RemoteDirectory, target: str) -> None:
         """Take the place."""
-        self._descriptor: int | None = _lock(target)
+        self._descriptor: int | None = _lock(target, _lock_name(target))
         try:
             self.ticket = _claim(notes, target)
         except BaseException:
@@ -83,7 +86,7 @@ class WriterClaim:
 
 def _claim(notes: RemoteDirectory, target: str) -> ClaimTicket:
     mine = {"id": uuid.uuid4().hex, "host": os.uname().nodename, "process": os.getpid(), "locks": _lock_domain(),
-            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}  # fmt: skip
+            "lock": _lock_name(target), "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}  # fmt: skip
     content = json.dumps(mine).encode()
     try:
         notes.put(CLAIM_NAME, [content], create=True)
@@ -100,11 +103,14 @@ def _claim(notes: RemoteDirectory, target: str) -> ClaimTicket:
 def _check_dead(other: bytes, notes: RemoteDirectory, target: str, error: Exception) -> None:
     try:
         holder = json.loads(other)
-        if holder["locks"] == _lock_domain():
-            return  # its lock, which we hold now, ended with it
+        domain, name = holder["locks"], str(holder["lock"])
         who = f"process {holder['process']} on {holder['host']}, which writes it since {holder['since']}, or died"
     except (ValueError, KeyError, TypeError):
-        who = "another writer that cannot be read"
+        domain, name, who = None, "", "another writer that cannot be read"
+    if domain == _lock_domain() and _LOCK_NAME.fullmatch(name):
+        if name != _lock_name(target):  # it wrote the URL in another way
+            os.close(_lock(target, name))
+        return  # its lock, which nobody holds or we do, ended with it
     raise DatasetError(
         explain(
             f"dataset {target}",
@@ -115,9 +121,17 @@ def _check_dead(other: bytes, notes: RemoteDirectory, target: str, error: Except
     ) from error
 
 
-def _lock(target: str) -> int:
-    """Return a descriptor that holds the lock of a URL among the processes of this machine."""
-    path = _lock_directory() / f"{hashlib.sha256(target.encode()).hexdigest()}.lock"
+def _lock_name(target: str) -> str:
+    return f"{hashlib.sha256(target.encode()).hexdigest()}.lock"
+
+
+def _lock(target: str, name: str) -> int:
+    """Return a descriptor that holds the lock of a URL among the processes of this machine.
+
+    Raises:
+        DatasetError: another process holds it.
+    """
+    path = _lock_directory() / name
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,4 +168,5 @@ def _lock_domain() -> str:
         with suppress(FileExistsError):
             os.link(unfinished, path)
         unfinished.unlink()
-    return path.read_text()
+    # A disk that was copied with this file in it is another machine; locks do not outlive a start anyway.
+    return path.read_text() + (_BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "")

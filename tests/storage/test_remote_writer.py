@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from supplies import SPACES, RandomSupply, run_as_if_elsewhere
 
 from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
 from dask_rl.storage import DatasetError, DatasetWriter, InvalidDataError, OfflineDataset
-from dask_rl.storage.building.remote_build import RemoteBuild
+from dask_rl.storage.building.remote_build import RemoteBuild, RemoteShards
 from dask_rl.storage.encoding import EncodedShard
 from dask_rl.storage.formats import import_dataset
 from dask_rl.storage.remote.claim import CLAIM_NAME
@@ -96,6 +97,27 @@ def test_other_data_after_a_crash_takes_over_no_shard(tmp_path, make_episodes, s
     assert remote.content_hash == write(tmp_path / "d.zarr", make_episodes(12, seed=5), settings).content_hash
 
 
+def test_a_receipt_vouches_for_no_object_that_was_written_after_it(make_episodes, settings, monkeypatch):
+    """Three runs in one place: of these data, of others of the same lengths, and of these data again."""
+    write_receipt = RemoteShards.write_receipt
+    others = [replace(episode, observations=-episode.observations) for episode in make_episodes()]
+    for number, episodes in ((2, make_episodes()), (0, others)):
+
+        def die(shards, shard, receipt, last=number):
+            if shard == last:
+                raise Crash
+            write_receipt(shards, shard, receipt)
+
+        monkeypatch.setattr(RemoteShards, "write_receipt", die)
+        with pytest.raises(Crash):
+            write(URL, episodes, settings)
+    monkeypatch.setattr(RemoteShards, "write_receipt", write_receipt)
+    dataset = write(URL, make_episodes(), settings)
+    dataset.verify(deep=True)
+    for found, wanted in zip(dataset.episodes(), make_episodes(), strict=True):
+        assert np.array_equal(found.observations, wanted.observations)
+
+
 def test_abort_and_errors_in_the_data_leave_nothing(memory, make_episodes, settings):
     with pytest.raises(InvalidDataError), DatasetWriter(URL, **settings) as writer:
         writer.add_episodes([*make_episodes(12), *make_episodes(1, shape=(4,))])
@@ -152,6 +174,18 @@ def test_one_writer_at_a_time(memory, make_episodes, settings):
         with pytest.raises(DatasetError, match="another process that writes it now"):
             DatasetWriter(URL, **settings)
     assert OfflineDataset.open(URL).num_episodes == 20
+
+
+def test_one_writer_at_a_time_however_its_url_is_written(memory, make_episodes, settings):
+    other = URL.replace("://", ":///")
+    with DatasetWriter(URL, **settings) as first:
+        first.add_episodes(make_episodes(20))
+        with pytest.raises(DatasetError, match="another process that writes it now"):
+            DatasetWriter(other, **settings)
+    dead = DatasetWriter(URL, **settings, overwrite=True)
+    dead._build._claim._unlock()  # as the end of its process does
+    dead._build._local.cleanup()
+    write(other, make_episodes(3), settings, overwrite=True).verify(deep=True)
 
 
 def test_a_writer_on_another_machine_is_named(memory, make_episodes, settings, monkeypatch, tmp_path):
