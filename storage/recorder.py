@@ -2,6 +2,7 @@
 
 import copy
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -19,7 +20,7 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment that writes every episode played in it; a context manager.
 
     An episode is written when it ends; one that a reset or the end of the recording cuts off is truncated there.
-    Leaving the block completes the dataset, and closes the environment.
+    Leaving the block completes the dataset, and closes the environment; without a block, `finish` completes it.
 
     Args:
         environment: a Gymnasium environment; its spaces become those of the dataset.
@@ -56,6 +57,7 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             overwrite=overwrite,
             append=append,
         )
+        self._needs_finish = True
         self._seed: int | None = None
         self._observations: list[Any] = []
         self._steps: list[tuple[Any, float, bool, bool, dict[str, Any]]] = []
@@ -98,20 +100,37 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             InvalidDataError: no step was taken.
         """
         self._write(cut_off=True)
+        self._needs_finish = False
         return self._writer.finish()
+
+    def close(self) -> None:
+        """Close the environment; without a block, warn where `finish` is still to be called: it can be afterwards."""
+        if self._needs_finish and (self.num_episodes or self._steps):
+            got, fix = "closed with episodes that are in no dataset", "call finish(), or record in a with block"
+            warnings.warn(explain("EpisodeRecorder", got=got, fix=fix), stacklevel=2)
+        super().close()
 
     def __enter__(self) -> Self:
         self._writer.__enter__()
+        self._needs_finish = False
         return self
 
     def __exit__(self, *args: Any) -> Literal[False]:
         try:
             if args[0] is None:
-                self._write(cut_off=True)
+                self._write_last()
             self._writer.__exit__(*args)
         finally:
             self.close()
         return False
+
+    def _write_last(self) -> None:
+        """Write what is under way; the writer hears of what is wrong with it, as of any error in the block."""
+        try:
+            self._write(cut_off=True)
+        except BaseException as error:
+            self._writer.__exit__(type(error), error, error.__traceback__)
+            raise
 
     def _write(self, *, cut_off: bool = False) -> None:
         """Write the episode that is under way, if it has a step, and forget it."""

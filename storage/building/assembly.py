@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dask_rl.storage.blocking import choose_chunk_rows, choose_shard_rows
 from dask_rl.storage.encoding import compresses, cut_shard
+from dask_rl.storage.errors import DatasetError, explain
 from dask_rl.storage.layout import ArrayLayout
 from dask_rl.storage.manifest import StoredObject
 from dask_rl.storage.schema import SCHEMA_VERSION, ArraySpec
@@ -43,11 +44,17 @@ class ShardAssembler:
         self._fill = 0
         self._num_shards = 0
         self._num_rows = 0
+        self._is_whole = True
         self._layouts: dict[str, ArrayLayout] = {}
 
     def append(self, columns: Mapping[str, Array], num_rows: int) -> None:
-        """Take `num_rows` rows; columns that are shorter are continued with zeros."""
-        done = 0
+        """Take `num_rows` rows; columns that are shorter are continued with zeros.
+
+        Raises:
+            DatasetError: the disk refuses, or did before.
+        """
+        self._check_whole()
+        self._is_whole, done = False, 0
         while done < num_rows:
             rows = min(num_rows - done, self._capacity - self._fill)
             for path, column in columns.items():
@@ -56,12 +63,24 @@ class ShardAssembler:
             done += rows
             if self._fill == self._capacity:
                 self._flush()
+        self._is_whole = True
 
     def finish(self) -> dict[str, ArrayLayout]:
-        """Write the rows that are left and return the layouts of all arrays."""
+        """Write the rows that are left and return the layouts of all arrays.
+
+        Raises:
+            DatasetError: the disk refuses, or did before.
+        """
+        self._check_whole()
         if self._fill:
             self._flush()
         return {path: replace(layout, num_rows=self._num_rows) for path, layout in self._layouts.items()}
+
+    def _check_whole(self) -> None:
+        if not self._is_whole:
+            got, allowed = "more after an episode that was written in part", "whole episodes"
+            fix = "open a new writer and run the same again: finished shards are kept"
+            raise DatasetError(explain(f"dataset {self._build.target}", got=got, allowed=allowed, fix=fix))
 
     def _flush(self) -> None:
         """Write one shard of all arrays, unless an earlier run did."""

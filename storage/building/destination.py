@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dask_rl.storage.errors import ConfigError, DatasetError, explain
+from dask_rl.storage.errors import ConfigError, DatasetError, InvalidDataError, explain
 from dask_rl.storage.locate import local_path
 from dask_rl.storage.remote.address import redact
 from dask_rl.storage.schema import ArraySpec, DatasetAttributes, first_problem
@@ -52,7 +52,7 @@ def create(path: str | os.PathLike[str], description: Description, overwrite: bo
 
     Raises:
         ConfigError: a space is not given.
-        InvalidDataError: a space whose elements no array can hold.
+        InvalidDataError: a space whose elements no array can hold, or too large for those who read it.
         DatasetError: the place is taken or cannot be written, or an attribute is none that a dataset can have.
     """
     observation_space = _checked("observation_space", description.observation_space)
@@ -117,6 +117,14 @@ def _checked(name: str, space: Space | None) -> Space:
     if space is None:
         raise ConfigError(explain(name, got="none", allowed="a Gymnasium space", fix="give it"))
     check_space(name, space)
+    try:
+        space_from_json(space_to_json(space))  # its readers take no larger ones
+    except DatasetError as error:
+        allowed = "a space that can be read back"
+        fix = "make its elements smaller: crop, scale or leave something out"
+        raise InvalidDataError(
+            explain(name, got=f"{describe_space(space)} ({error.__cause__})", allowed=allowed, fix=fix)
+        ) from error
     return space
 
 

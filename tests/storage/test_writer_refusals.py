@@ -1,0 +1,85 @@
+"""What a writer and a recorder refuse, rather than to write what nobody can read or to hold a place for ever."""
+
+from pathlib import Path
+from unittest import mock
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from dask_rl import EpisodeRecorder
+from dask_rl.storage import DatasetError, DatasetWriter, InvalidDataError, OfflineDataset
+from dask_rl.storage.building.shard_store import ShardStore
+
+
+@pytest.mark.parametrize("given", [{"overwrite": True}, {"append": True}], ids=lambda given: next(iter(given)))
+def test_after_a_refusal_of_the_disk_nothing_more_is_taken(dataset, make_episodes, settings_of_pendulum, given):
+    """Part of an episode is in the shards: taken again, its rows would be there twice."""
+    refusal = mock.patch.object(ShardStore, "write_object", side_effect=DatasetError("no space left"))
+    settings = {} if "append" in given else settings_of_pendulum
+    writer = DatasetWriter(dataset.path, **settings, **given, shard_rows=16)
+    (episode,) = make_episodes(1, seed=3)
+    with refusal, pytest.raises(DatasetError, match="no space left"):
+        for _ in range(16):
+            writer.add_episode(episode)
+    with pytest.raises(DatasetError, match="an episode that was written in part; .*run the same again"):
+        writer.add_episode(episode)
+    with pytest.raises(DatasetError, match="written in part"):
+        writer.finish()
+    found = OfflineDataset.open(dataset.path)
+    found.verify(deep=True)
+    assert found.content_hash == dataset.content_hash
+    DatasetWriter(dataset.path, append=True).abort()  # and the place is free
+
+
+def test_a_space_that_is_too_large_to_be_read_back(dataset, settings_of_pendulum):
+    large = spaces.Box(0, 255, (2160, 3840, 3), np.uint8)
+    with pytest.raises(InvalidDataError, match="observation_space: got Box.*elements, more than 8388608.*crop"):
+        DatasetWriter(dataset.path, **{**settings_of_pendulum, "observation_space": large}, overwrite=True)
+    assert OfflineDataset.open(dataset.path).content_hash == dataset.content_hash
+    assert len(list(Path(dataset.path).parent.iterdir())) == 1
+
+
+class Line(gymnasium.Env):
+    """Never ends; observes `end`."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, end=0.0):
+        self.end = end
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.full(1, self.end, np.float32), 1.0, False, False, {}
+
+
+def play(recorder):
+    recorder.reset()
+    recorder.step(0)
+
+
+def test_an_invalid_last_episode_gives_the_place_free(tmp_path):
+    with (
+        pytest.raises(InvalidDataError, match="got nan"),
+        EpisodeRecorder(Line(end=np.nan), tmp_path / "d.zarr") as recorder,
+    ):
+        play(recorder)
+    assert list(tmp_path.iterdir()) == []
+    with EpisodeRecorder(Line(), tmp_path / "d.zarr") as recorder:
+        play(recorder)
+        recorder.close()  # the block completes it all the same
+    assert OfflineDataset.open(tmp_path / "d.zarr").num_episodes == 1
+
+
+def test_closing_a_recorder_without_a_block_tells_what_is_missing(tmp_path):
+    recorder = EpisodeRecorder(Line(), tmp_path / "d.zarr")
+    recorder.close()  # nothing was played
+    play(recorder)
+    with pytest.warns(UserWarning, match=r"episodes that are in no dataset; call finish\(\)"):
+        recorder.close()
+    assert recorder.finish().num_episodes == 1
+    recorder.close()
