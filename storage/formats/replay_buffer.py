@@ -3,9 +3,7 @@
 A directory, or the same in a zip file. They hold neither rewards nor final observations nor flags.
 """
 
-import json
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,33 +19,13 @@ from dask_rl.storage.schema import INFO_NAME
 
 from .base import Array, ImportOptions, Source
 from .flat import Cuts, Lookup, Roles, check_columns, make_flat_source
+from .replay_chunks import DAMAGED, check_array
+from .unreadable import NONSENSE
 
 _ENDS = "meta/episode_ends"
 _ACTIONS = ("action", "actions")
 _REWARDS = ("reward", "rewards")
 _ZIP_SUFFIX = ".zarr.zip"
-_BLOSC_HEADER = 16  # bytes
-_DAMAGED = "fetch it again: it is damaged or incomplete"
-# What zarr, numcodecs and the zip reader raise on bytes that make no sense.
-_UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, TypeError, KeyError, OverflowError, MemoryError, zlib.error)
-# Those that only turn bytes into bytes or numbers: one that unpickles would run what a file says.
-_CODECS = frozenset(
-    {
-        "blosc",
-        "zstd",
-        "lz4",
-        "gzip",
-        "zlib",
-        "bz2",
-        "lzma",
-        "delta",
-        "shuffle",
-        "fixedscaleoffset",
-        "astype",
-        "packbits",
-    }
-    | {"quantize", "bitround", "crc32", "crc32c", "adler32", "fletcher32"}
-)
 _RULE = (
     "episodes split at meta/episode_ends; the source has no flags: every end is a truncation; observations are all "
     "arrays but the actions and rewards"
@@ -74,9 +52,10 @@ class ReplayBufferImporter:
         with _open_group(path) as group:
             with _explained(path):
                 arrays = dict(group["data"].arrays())
-            for name, array in arrays.items():
-                _check_array(path, f"data/{name}", array)
-            _check_array(path, _ENDS, group[_ENDS])
+                for name, array in arrays.items():
+                    check_array(path, f"data/{name}", array)
+                check_array(path, _ENDS, group[_ENDS])
+                unread = list(_unread(group))
             ends = np.asarray(_Column(group[_ENDS], path / _ENDS)[:]).reshape(-1).astype(np.int64)
             numeric = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf" and array.shape}
             num_rows = check_columns(str(path), numeric)
@@ -84,7 +63,7 @@ class ReplayBufferImporter:
         starts = np.append(0, ends[:-1])
         if not len(ends) or (starts >= ends).any() or ends[-1] > num_rows:
             got = f"{_ENDS} up to {ends[-1] if len(ends) else 0} for {num_rows} rows"
-            raise SourceFormatError(explain(str(path), got=got, allowed="growing ends within the rows", fix=_DAMAGED))
+            raise SourceFormatError(explain(str(path), got=got, allowed="growing ends within the rows", fix=DAMAGED))
         rest = num_rows - int(ends[-1])
         return make_flat_source(
             _RULE,
@@ -92,12 +71,23 @@ class ReplayBufferImporter:
             partial(_open_columns, path),
             roles,
             Cuts(starts, ends, np.zeros(len(ends), dtype=bool)),
-            left_out=tuple(sorted(arrays.keys() - numeric.keys())),
+            left_out=tuple(sorted([*unread, *(f"data/{name}" for name in arrays.keys() - numeric.keys())])),
             notes=(f"{rest} rows after the last of {_ENDS} were left out",) if rest else (),
         )
 
 
+def _unread(group: "_Group") -> Iterator[str]:
+    """Yield what lies in the group beside `meta/episode_ends` and the arrays of `data`."""
+    yield from (name for name in group.names() if name not in ("data", "meta"))
+    yield from (f"data/{name}" for name in group["data"].group_keys())
+    yield from (f"meta/{name}" for name in group["meta"] if f"meta/{name}" != _ENDS)
+
+
 def _roles(path: Path, arrays: dict[str, Any]) -> Roles:
+    for spellings in (_ACTIONS, _REWARDS):
+        if set(spellings) <= arrays.keys():
+            got, fix = f"both {' and '.join(spellings)}", "keep the one that is meant"
+            raise SourceFormatError(explain(f"{path}: data", got=got, allowed="one of them", fix=fix))
     actions = next((name for name in _ACTIONS if name in arrays), None)
     rewards = next((name for name in _REWARDS if name in arrays), None)
     observed = sorted(arrays.keys() - {actions, rewards})
@@ -158,45 +148,10 @@ class _Group:
         with _explained(self._path):
             return self._group[name]
 
-
-def _check_array(path: Path, name: str, array: Any) -> None:
-    """Refuse an array with codecs that could do anything, without all its chunks, or with chunks that were cut off.
-
-    Missing chunks would read as zeros, and Blosc decodes what lies behind the end of a cut one, both without a word.
-    """
-    with _explained(path):
-        codecs = [codec for codec in (array.metadata.compressor, *(array.metadata.filters or ())) if codec is not None]
-        unknown = sorted({codec.codec_id for codec in codecs} - _CODECS)
-        if unknown:
-            got, allowed, fix = f"codec {unknown[0]}", ", ".join(sorted(_CODECS)), "write it again with one of these"
-            raise SourceFormatError(explain(f"{path}: {name}", got=got, allowed=allowed, fix=fix))
-        num_chunks = 0
-        blosc = getattr(array.metadata.compressor, "codec_id", None) == "blosc"
-        for key, size, header in _chunks(path, name):
-            num_chunks += 1
-            if blosc and (len(header) < _BLOSC_HEADER or int.from_bytes(header[12:16], "little") != size):
-                got, allowed = f"{size} bytes", "as many as its header says"
-                raise SourceFormatError(explain(f"{path}: {name}: chunk {key}", got=got, allowed=allowed, fix=_DAMAGED))
-        if num_chunks != array.nchunks:
-            got = f"{num_chunks} of {array.nchunks} chunks"
-            fix = f"{_DAMAGED}; if its writer leaves out chunks of zeros, write it with write_empty_chunks=True"
-            raise SourceFormatError(explain(f"{path}: {name}", got=got, allowed="all chunks", fix=fix))
-
-
-def _chunks(path: Path, name: str) -> Iterator[tuple[str, int, bytes]]:
-    """Yield the chunks of an array: key, size in bytes, and the first bytes."""
-    if path.is_file():
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                key = info.filename.removeprefix(f"{name}/")
-                if key != info.filename and not key.startswith(".") and not info.is_dir():
-                    with archive.open(info) as member:
-                        yield key, info.file_size, member.read(_BLOSC_HEADER)
-        return
-    for file in (path / name).rglob("[!.]*"):
-        if file.is_file():
-            with file.open("rb") as chunk:
-                yield file.relative_to(path / name).as_posix(), file.stat().st_size, chunk.read(_BLOSC_HEADER)
+    def names(self) -> list[str]:
+        """Return what lies in the group itself."""
+        with _explained(self._path):
+            return list(self._group.keys())
 
 
 @contextmanager
@@ -206,8 +161,8 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except DaskRLError:
         raise
-    except (*_UNREADABLE, zipfile.BadZipFile, json.JSONDecodeError) as error:
+    except NONSENSE as error:
         reason = " ".join(str(error).split())[:160]
         raise SourceFormatError(
-            explain(str(path), got=f"an unreadable Zarr v2 group ({reason})", allowed="a complete one", fix=_DAMAGED)
+            explain(str(path), got=f"an unreadable Zarr v2 group ({reason})", allowed="a complete one", fix=DAMAGED)
         ) from error
