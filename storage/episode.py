@@ -48,14 +48,7 @@ class Episode:
             self._check_rows(name, column, length + is_observation)
         if self.terminations[:-1].any() or self.truncations[:-1].any():
             step = int(np.flatnonzero(self.terminations[:-1] | self.truncations[:-1])[0])
-            raise InvalidDataError(
-                explain(
-                    f"episode {self.id}",
-                    got=f"an end flagged at step {step} of {length}",
-                    allowed="ends at the last step only",
-                    fix="split the episode there",
-                )
-            )
+            raise early_end(self.id, step, length)
         for name, number, lowest in (("id", self.id, -1), ("seed", self.seed, 0)):
             if number is not None and not lowest <= number <= _MAX_INT64:
                 raise InvalidDataError(
@@ -116,3 +109,9 @@ class Episode:
     def return_(self) -> float:
         """The undiscounted sum of rewards."""
         return float(np.sum(self.rewards, dtype=np.float64))
+
+
+def early_end(episode: int, step: int, length: int) -> InvalidDataError:
+    """Return the error for an episode of `length` steps that is flagged to end at an earlier one."""
+    got, allowed = f"an end flagged at step {step} of {length}", "ends at the last step only"
+    return InvalidDataError(explain(f"episode {episode}", got=got, allowed=allowed, fix="split the episode there"))

@@ -8,23 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_rl.storage.episode import Episode
+from dask_rl.storage.episode import Episode, early_end
 from dask_rl.storage.errors import InvalidDataError, explain
 from dask_rl.storage.nested import unflatten
 from dask_rl.storage.schema import (
     ACTIONS,
-    EPISODE_ENDS,
-    EPISODE_HAS_FINAL_OBSERVATION,
-    EPISODE_ID,
-    EPISODE_SEED,
     INFOS_PREFIX,
-    META_DTYPES,
     OBSERVATIONS,
     REWARDS,
     TERMINATIONS,
     TRUNCATIONS,
     is_part_of,
 )
+
+from .episode_axis import axis_columns
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -34,7 +31,7 @@ _SHORT_STEPS = 64
 
 @dataclass(frozen=True)
 class StepColumns:
-    """E episodes of N steps in all; nothing is copied.
+    """E episodes of N steps in all, without ids and seeds; nothing is copied.
 
     Raises:
         InvalidDataError: the lengths do not fit, an end is flagged before an episode's last step, or a flag is no bool.
@@ -44,8 +41,6 @@ class StepColumns:
     """By field: (N, …), parts of observations (N + E, …) with each episode's final one behind its others, or (N, …)
     without any."""
     lengths: IntArray  # (E,) steps, at least 1 each
-    ids: IntArray | None = None  # (E,) None: unknown
-    seeds: IntArray | None = None  # (E,) -1: unknown; None: all are
     _observed: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,14 +73,7 @@ class StepColumns:
         if len(early):
             episode = int(np.searchsorted(self.step_ends, early[0], side="right"))
             step = int(early[0]) - int(self.step_ends[episode] - self.lengths[episode])
-            raise InvalidDataError(
-                explain(
-                    f"episode {episode}",
-                    got=f"an end flagged at step {step} of {self.lengths[episode]}",
-                    allowed="ends at the last step only",
-                    fix="split the episode there",
-                )
-            )
+            raise early_end(episode, step, int(self.lengths[episode]))
 
     @cached_property
     def step_ends(self) -> IntArray:
@@ -168,7 +156,6 @@ class StepColumns:
                 observed[path] = column[steps.start + number : stop + number + 1]
             else:
                 observed[path] = np.concatenate([column[steps], column[stop - 1 : stop]])
-        seed = -1 if self.seeds is None else int(self.seeds[number])
         cut = {path: column[steps] for path, column in self.columns.items() if path not in observed}
         return Episode(
             observations=unflatten(OBSERVATIONS, observed),
@@ -178,8 +165,6 @@ class StepColumns:
             truncations=cut[TRUNCATIONS],
             infos={path.removeprefix(INFOS_PREFIX): it for path, it in cut.items() if path.startswith(INFOS_PREFIX)},
             has_final_observation=self.has_final_observations,
-            id=-1 if self.ids is None else int(self.ids[number]),
-            seed=None if seed < 0 else seed,
         )
 
     def axis_columns(self, first_episode: int) -> dict[str, Array]:
@@ -188,11 +173,6 @@ class StepColumns:
         Args:
             first_episode: number of the first one in its dataset; one without an id gets its number.
         """
-        numbers = first_episode + np.arange(self.num_episodes)
-        columns = {
-            EPISODE_ENDS: self.row_ends,
-            EPISODE_ID: numbers if self.ids is None else np.where(np.asarray(self.ids) < 0, numbers, self.ids),
-            EPISODE_SEED: np.full(self.num_episodes, -1) if self.seeds is None else np.asarray(self.seeds),
-            EPISODE_HAS_FINAL_OBSERVATION: np.full(self.num_episodes, self.has_final_observations),
-        }
-        return {key: column.astype(META_DTYPES[key]) for key, column in columns.items()}
+        unknown = np.full(self.num_episodes, -1)
+        has_final = np.full(self.num_episodes, self.has_final_observations)
+        return axis_columns(self.row_ends, unknown, unknown, has_final, first_episode)

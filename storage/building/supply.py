@@ -10,16 +10,11 @@ import numpy.typing as npt
 
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.layout import crc32c
-from dask_rl.storage.schema import (
-    EPISODE_ENDS,
-    EPISODE_HAS_FINAL_OBSERVATION,
-    EPISODE_ID,
-    EPISODE_SEED,
-    META_DTYPES,
-    ArraySpec,
-)
+from dask_rl.storage.schema import ArraySpec
 from dask_rl.storage.spaces import Space
 from dask_rl.storage.validation import array_specs, episode_columns
+
+from .episode_axis import axis_columns
 
 IntArray = npt.NDArray[np.int64]
 
@@ -74,14 +69,7 @@ class Survey:
         Args:
             first_episode: number of the first one in its dataset; one without an id gets its number.
         """
-        numbers = first_episode + np.arange(self.num_episodes)
-        columns = {
-            EPISODE_ENDS: self.row_ends,
-            EPISODE_ID: np.where(self.ids < 0, numbers, self.ids),
-            EPISODE_SEED: self.seeds,
-            EPISODE_HAS_FINAL_OBSERVATION: self.has_final_observation,
-        }
-        return {key: column.astype(META_DTYPES[key]) for key, column in columns.items()}
+        return axis_columns(self.row_ends, self.ids, self.seeds, self.has_final_observation, first_episode)
 
     @classmethod
     def join(cls, parts: Iterable[Self]) -> Self:

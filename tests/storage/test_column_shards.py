@@ -25,16 +25,13 @@ def columns_of(episodes, final_observations=True):
     columns = {"observations": np.concatenate(observations)}
     columns |= {name: np.concatenate([getattr(e, name) for e in episodes]) for name in fields}
     columns["infos/behavior_logp"] = np.concatenate([e.infos["behavior_logp"] for e in episodes])
-    return StepColumns(
-        columns,
-        np.array([len(e) for e in episodes]),
-        ids=np.array([e.id for e in episodes]),
-        seeds=np.array([-1 if e.seed is None else e.seed for e in episodes]),
-    )
+    return StepColumns(columns, np.array([len(e) for e in episodes]))
 
 
 def episodes(lengths=LENGTHS, final_observations=True):
-    return [replace(e, has_final_observation=final_observations) for e in RandomSupply(lengths).kept()]
+    """Without ids and seeds, as columns are."""
+    kept = RandomSupply(lengths).kept()
+    return [replace(e, has_final_observation=final_observations, id=-1, seed=None) for e in kept]
 
 
 def write(path, steps=None, by_one=(), shard_rows=64, given=SPACES):

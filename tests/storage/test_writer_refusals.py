@@ -21,9 +21,8 @@ def test_after_a_refusal_of_the_disk_nothing_more_is_taken(dataset, make_episode
     writer = DatasetWriter(dataset.path, **settings, **given, shard_rows=16)
     (episode,) = make_episodes(1, seed=3)
     with refusal, pytest.raises(DatasetError, match="no space left"):
-        for _ in range(16):
-            writer.add_episode(episode)
-    with pytest.raises(DatasetError, match="an episode that was written in part; .*run the same again"):
+        writer.add_episodes([episode] * 16)
+    with pytest.raises(DatasetError, match=r"an episode that was written in part; .*run the same again"):
         writer.add_episode(episode)
     with pytest.raises(DatasetError, match="written in part"):
         writer.finish()
@@ -35,7 +34,7 @@ def test_after_a_refusal_of_the_disk_nothing_more_is_taken(dataset, make_episode
 
 def test_a_space_that_is_too_large_to_be_read_back(dataset, settings_of_pendulum):
     large = spaces.Box(0, 255, (2160, 3840, 3), np.uint8)
-    with pytest.raises(InvalidDataError, match="observation_space: got Box.*elements, more than 8388608.*crop"):
+    with pytest.raises(InvalidDataError, match=r"observation_space: got Box.*elements, more than 8388608.*crop"):
         DatasetWriter(dataset.path, **{**settings_of_pendulum, "observation_space": large}, overwrite=True)
     assert OfflineDataset.open(dataset.path).content_hash == dataset.content_hash
     assert len(list(Path(dataset.path).parent.iterdir())) == 1
