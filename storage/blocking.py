@@ -8,6 +8,7 @@ from .schema import ArraySpec
 MAX_SHARD_BYTES = 128 << 20
 MAX_SHARD_ROWS = 1 << 26
 MAX_CHUNK_BYTES = 1 << 20
+MAX_READ_BYTES = 1 << 30  # of a chunk, decoded: a small file must not make its reader reserve all memory
 MIN_CHUNK_ROWS = 16  # a chunk of many frames compresses across frames
 BLOCK_BYTES = 64 << 20
 

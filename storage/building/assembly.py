@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_rl.storage.blocking import choose_chunk_rows, choose_shard_rows
+from dask_rl.storage.blocking import MAX_READ_BYTES, choose_chunk_rows, choose_shard_rows
 from dask_rl.storage.encoding import compresses, cut_shard
-from dask_rl.storage.errors import DatasetError, explain
+from dask_rl.storage.errors import DatasetError, InvalidDataError, explain
 from dask_rl.storage.layout import ArrayLayout
 from dask_rl.storage.manifest import StoredObject
 from dask_rl.storage.schema import SCHEMA_VERSION, ArraySpec
@@ -39,6 +39,7 @@ class ShardAssembler:
         self._fixed_rows = shard_rows
         self._build = build
         self._capacity = shard_rows or choose_shard_rows(specs.values())
+        plan_layouts(specs, shard_rows, self._capacity)  # refuses what no reader takes before any work
         # Untouched pages cost nothing: a short dataset stays small in memory too.
         self._buffers = {path: np.empty((self._capacity, *spec.row_shape), spec.dtype) for path, spec in specs.items()}
         self._fill = 0
@@ -110,9 +111,12 @@ def plan_layouts(specs: Mapping[str, ArraySpec], shard_rows: int | None, num_row
         specs: the arrays on the time axis.
         shard_rows: rows of a shard; None chooses.
         num_rows: rows of the dataset, or at least those of a full shard.
+
+    Raises:
+        InvalidDataError: rows so large that no reader takes their chunks.
     """
     rows = shard_rows or choose_shard_rows(specs.values(), num_rows)
-    return {
+    layouts = {
         path: ArrayLayout(
             key=spec.key,
             dtype=spec.dtype,
@@ -124,6 +128,14 @@ def plan_layouts(specs: Mapping[str, ArraySpec], shard_rows: int | None, num_row
         )
         for path, spec in specs.items()
     }
+    for path, layout in layouts.items():
+        if layout.chunk_bytes > MAX_READ_BYTES:
+            got, allowed = f"chunks of {layout.chunk_bytes} bytes", f"at most {MAX_READ_BYTES}"
+            fix = (
+                "make its rows smaller, or leave it out" if layout.chunk_rows == 1 else "leave shard_rows to be chosen"
+            )
+            raise InvalidDataError(explain(path, got=got, allowed=allowed, fix=fix))
+    return layouts
 
 
 def content_of(layouts: Mapping[str, ArrayLayout]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a writer and a recorder refuse, rather than to write what nobody can read or to hold a place for ever."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -38,6 +39,22 @@ def test_a_space_that_is_too_large_to_be_read_back(dataset, settings_of_pendulum
         DatasetWriter(dataset.path, **{**settings_of_pendulum, "observation_space": large}, overwrite=True)
     assert OfflineDataset.open(dataset.path).content_hash == dataset.content_hash
     assert len(list(Path(dataset.path).parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "shard_rows", "fix"),
+    [(65 << 20, 32, "leave shard_rows to be chosen"), (2 << 30, None, "make its rows smaller")],
+)
+def test_rows_too_large_to_be_read_back(tmp_path, make_episodes, settings_of_pendulum, row_bytes, shard_rows, fix):
+    (episode,) = make_episodes(1)
+    wide = np.broadcast_to(np.zeros(1, np.uint8), (len(episode), row_bytes))
+    given = replace(episode, infos={"frame": wide})
+    with (
+        pytest.raises(InvalidDataError, match=rf"infos/frame: got chunks of \d+ bytes; allowed: at most .*; {fix}"),
+        DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum, shard_rows=shard_rows) as writer,
+    ):
+        writer.add_episode(given)
+    assert list(tmp_path.iterdir()) == []
 
 
 class Line(gymnasium.Env):
