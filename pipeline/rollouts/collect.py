@@ -35,7 +35,7 @@ class CollectConfig(EnvironmentConfig):
     episodes_per_task: int = Field(10, ge=1)
     """Episodes of one task, played in lock-step. Results do not depend on the number of workers."""
     timeout_seconds: Seconds = 600
-    """Bound on the wait for one task."""
+    """Bound on the time of one task, and on the wait for it."""
     shard_rows: int | None = Field(None, ge=1)
     """Rows of a shard on disk; default: chosen by size."""
 
@@ -64,6 +64,7 @@ def collect(
     Raises:
         ConfigError: an unknown environment or behaviour, or a policy that does not fit it.
         DatasetError: something is at `path` already, or it cannot be written.
+        WaitTimeoutError: a task took longer than `config.timeout_seconds`.
     """
     environment = make_environment(config)
     try:
@@ -96,7 +97,8 @@ def collect(
 def _episodes(
     config: CollectConfig, behaviour: Behaviour, seen: Space | None, client: Client | None
 ) -> Iterator[Episode]:
-    tasks = split_episodes(config, config.num_episodes, config.episodes_per_task, config.seed, seen)
+    sizes = config.num_episodes, config.episodes_per_task, config.seed
+    tasks = split_episodes(config, *sizes, seen, config.timeout_seconds)
     play = functools.partial(roll_out, behaviour)
     return chain.from_iterable(
         map_in_order(play, tasks, client=client, name="collect", timeout_seconds=config.timeout_seconds)

@@ -33,7 +33,7 @@ class EvaluationConfig(EnvironmentConfig):
     episodes_per_task: int = Field(10, ge=1)
     """Episodes of one task, played in lock-step. Results do not depend on the number of workers."""
     timeout_seconds: Seconds = 600
-    """Bound on the wait for one task."""
+    """Bound on the time of one task, and on the wait for it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ def evaluate(
     """
     check_environment(policy, config)
     space = policy.observation_space
-    tasks = split_episodes(config, config.num_episodes, config.episodes_per_task, config.seed, space)
+    sizes = config.num_episodes, config.episodes_per_task, config.seed
+    tasks = split_episodes(config, *sizes, space, config.timeout_seconds)
     scores: list[tuple[float, int]] = []
     play = functools.partial(_play, policy)
     for part in map_in_order(play, tasks, client=client, name="evaluate", timeout_seconds=config.timeout_seconds):

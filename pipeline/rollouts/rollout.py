@@ -1,5 +1,7 @@
 """Episodes of a behaviour in an environment: several at once, in lock-step, for one batched call a step."""
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_rl.storage.episode import Episode
-from dask_rl.storage.errors import ConfigError, explain
+from dask_rl.storage.errors import ConfigError, WaitTimeoutError, explain
 from dask_rl.storage.nested import Columns, flatten, parts_of, take_element, unflatten
 from dask_rl.storage.schema import ACTIONS, OBSERVATIONS
 from dask_rl.storage.spaces import Space
@@ -32,14 +34,22 @@ class RolloutTask:
     """Episode i is reset with seed + i."""
     observation_space: Space | None = None
     """What the behaviour sees, where that may be several frames of the environment's."""
+    timeout_seconds: float = math.inf
+    """After which episodes that have not ended are given up; looked at between two steps."""
 
 
 def split_episodes(
-    config: EnvironmentConfig, num_episodes: int, per_task: int, seed: int, observation_space: Space | None = None
+    config: EnvironmentConfig,
+    num_episodes: int,
+    per_task: int,
+    seed: int,
+    observation_space: Space | None = None,
+    timeout_seconds: float = math.inf,
 ) -> Iterator[RolloutTask]:
     """Cut a rollout into tasks of `per_task` episodes; the last may be smaller."""
     for start in range(0, num_episodes, per_task):
-        yield RolloutTask(config, start, min(start + per_task, num_episodes), seed, observation_space)
+        stop = min(start + per_task, num_episodes)
+        yield RolloutTask(config, start, stop, seed, observation_space, timeout_seconds)
 
 
 @dataclass
@@ -111,7 +121,7 @@ def score(behaviour: Behaviour, task: RolloutTask) -> list[tuple[float, int]]:
 
 
 def _play(behaviour: Behaviour, task: RolloutTask, *, keeps_all: bool) -> list[_Actor]:
-    numbers = range(task.start, task.stop)
+    numbers, deadline = range(task.start, task.stop), time.monotonic() + task.timeout_seconds
     generators = [np.random.default_rng([task.seed, number]) for number in numbers]
     environments = [make_environment(task.config, task.observation_space) for _ in numbers]
     try:
@@ -120,6 +130,8 @@ def _play(behaviour: Behaviour, task: RolloutTask, *, keeps_all: bool) -> list[_
             actor.begin(task.seed + number)
         active = list(range(len(actors)))
         while active:
+            if time.monotonic() > deadline:
+                raise _too_long(task, len(active))
             observations = unflatten(OBSERVATIONS, _stacked([actors[i].observation for i in active]))
             actions = behaviour.act(observations, [generators[i] for i in active])
             _check_rows(actions, len(active))
@@ -130,6 +142,12 @@ def _play(behaviour: Behaviour, task: RolloutTask, *, keeps_all: bool) -> list[_
         for environment in environments:
             environment.close()
     return actors
+
+
+def _too_long(task: RolloutTask, num_active: int) -> WaitTimeoutError:
+    got = f"{num_active} that have not ended after {task.timeout_seconds:g} s"
+    subject = f"episodes {task.start} to {task.stop - 1} of {task.config.environment}"
+    return WaitTimeoutError(explain(subject, got=got, fix="raise timeout_seconds, or set max_episode_steps"))
 
 
 def _stacked(elements: list[Parts]) -> Parts:

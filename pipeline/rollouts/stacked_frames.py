@@ -81,7 +81,10 @@ class StackedFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def newest_frames(environment: Environment, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an observation, by path, as the environment below a StackedFrames gave it; others as they are."""
+    """Return an observation, by path, as the environment below a StackedFrames gave it; others as they are.
+
+    Frames are copies: a view of the newest one would keep the whole stack.
+    """
     if not isinstance(environment, StackedFrames):
         return dict(parts)
-    return {path: part[-1] if path in environment.frames else part for path, part in parts.items()}
+    return {path: part[-1].copy() if path in environment.frames else part for path, part in parts.items()}

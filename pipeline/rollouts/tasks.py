@@ -36,7 +36,7 @@ def map_in_order(
         items: picklable arguments.
         client: where to run; None: here, one after the other.
         name: of the tasks, on the dashboard.
-        timeout_seconds: bound on the wait for any one result.
+        timeout_seconds: bound on the wait for any one result; without a client `function` has to see to it.
 
     Raises:
         WaitTimeoutError: a result did not come in time.
@@ -68,6 +68,8 @@ def _result(future: Any, name: str, timeout_seconds: float) -> Any:
     try:
         return future.result(timeout=timeout_seconds)
     except TimeoutError:
+        if future.status == "error":  # the task's own: of what it plays in, or reads
+            raise
         raise WaitTimeoutError(
             explain(
                 f"{name} task",

@@ -98,5 +98,13 @@ def test_an_error_of_the_environment_on_a_worker_reaches_the_caller(cluster_clie
         run_in_order(refuse, [7], cluster_client)
 
 
+def test_a_timeout_of_the_environments_own_is_not_taken_for_a_slow_task(cluster_client):
+    def time_out(item):
+        raise TimeoutError("the simulator does not answer")
+
+    with pytest.raises(TimeoutError, match="the simulator does not answer"):
+        run_in_order(time_out, [0], cluster_client)
+
+
 def test_without_a_cluster_it_is_a_plain_loop():
     assert run_in_order(np.square, [1, 2, 3], None) == [1, 4, 9]

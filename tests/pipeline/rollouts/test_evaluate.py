@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from dask_rl.pipeline.rollouts.collect import CollectConfig, collect
 from dask_rl.pipeline.rollouts.controllers import NoisyPolicy, PendulumSwingUp, RandomActions
 from dask_rl.pipeline.rollouts.environments import EnvironmentConfig, check_spaces, make_environment
 from dask_rl.pipeline.rollouts.evaluate import EvaluationConfig, evaluate
 from dask_rl.pipeline.rollouts.rollout import RolloutTask, roll_out
-from dask_rl.storage.errors import ConfigError
+from dask_rl.storage.errors import ConfigError, WaitTimeoutError
 
 
 class PoleBalancer:
@@ -101,6 +102,16 @@ def test_a_time_limit_truncates_and_the_final_observation_is_kept():
     assert (len(episode), episode.truncated, episode.terminated, episode.id, episode.seed) == (5, True, False, 2, 12)
     assert episode.observations.shape == (6, 3)
     assert episode.actions.shape == (5, 1)
+
+
+def test_episodes_that_never_end_are_given_up(tmp_path):
+    endless = {"environment": "Pendulum-v1", "max_episode_steps": 10**9, "num_episodes": 3, "timeout_seconds": 0.05}
+    message = r"episodes 0 to 2 of Pendulum-v1: got 3 that have not ended after 0\.05 s; raise .*max_episode_steps"
+    with pytest.raises(WaitTimeoutError, match=message):
+        evaluate(PendulumSwingUp(), EvaluationConfig(**endless))
+    with pytest.raises(WaitTimeoutError, match=message):
+        collect(CollectConfig(**endless), tmp_path / "x.zarr")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_noise_belongs_to_the_episode_and_stays_in_bounds():

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from dask_rl.pipeline.feed.frames import stack_space
-from dask_rl.pipeline.rollouts.stacked_frames import StackedFrames, stack_frames
+from dask_rl.pipeline.rollouts.stacked_frames import StackedFrames, newest_frames, stack_frames
 
 CAMERA, POSE = spaces.Box(0, 255, (2, 3), np.uint8), spaces.Box(-9, 9, (2,), np.float32)
 
@@ -69,3 +69,11 @@ def test_an_environment_that_fits_is_left_as_it_is() -> None:
         assert stack_frames(environment, environment.observation_space) is environment
     other = spaces.Box(0, 255, (3, 3, 4), np.uint8)
     assert not isinstance(stack_frames(Counting(nested=False), other), StackedFrames)
+
+
+def test_a_newest_frame_that_is_kept_keeps_no_stack() -> None:
+    environment = stack_frames(Counting(nested=False), stack_space(CAMERA, "observations", {"observations": 3}))
+    stack = environment.reset()[0]
+    newest = newest_frames(environment, {"observations": stack})["observations"]
+    assert newest.base is None
+    np.testing.assert_array_equal(newest, stack[-1])
