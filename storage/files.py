@@ -1,11 +1,15 @@
 """Durable files: written aside, flushed to the disk, and moved into place in one step."""
 
+import ctypes
+import functools
 import os
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from .encoding import Bytes
 from .errors import ConfigError, explain
@@ -14,6 +18,8 @@ from .remote.address import redact
 _SYNC_BYTES = 16 << 20
 _SYNCS_AT_ONCE = 8
 _MAX_BUFFERS = 512  # the kernel takes at most 1024 a call
+_AT_FDCWD = -100  # these two are Linux's
+_RENAME_EXCHANGE = 2
 
 
 def check_local(subject: str, path: str | os.PathLike[str]) -> None:
@@ -37,15 +43,10 @@ def write_atomically(path: Path, buffers: Iterable[Bytes], temporary: Path, *, f
         temporary: a directory that exists, on the same file system, for the unfinished file.
         flush: whether to wait for the disk; without, a loss of power may leave the file empty.
     """
-    unfinished = temporary / uuid.uuid4().hex
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
+    with _unfinished(path, temporary) as descriptor:
         _write_all(descriptor, list(buffers))
         if flush:
             os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(unfinished, path)
 
 
 def write_stream(path: Path, parts: Iterable[Bytes], temporary: Path) -> None:
@@ -58,22 +59,32 @@ def write_stream(path: Path, parts: Iterable[Bytes], temporary: Path) -> None:
         parts: its content; each is written before the next is asked for.
         temporary: as for `write_atomically`.
     """
-    unfinished = temporary / uuid.uuid4().hex
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
+    with _unfinished(path, temporary) as descriptor:
         with ThreadPoolExecutor(max_workers=1) as syncer:
             pending, under_way = 0, None
             for part in parts:
                 _write_all(descriptor, [part])
                 pending += len(part)
                 if pending >= _SYNC_BYTES and (under_way is None or under_way.done()):
+                    if under_way is not None:
+                        under_way.result()  # the system tells once that the disk failed: later calls succeed
                     pending, under_way = 0, syncer.submit(os.fdatasync, descriptor)
             if under_way is not None:
                 under_way.result()
         os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(unfinished, path)
+
+
+def exchange(path: Path, other: Path) -> bool:
+    """Let two paths of one file system change places in one step; return whether that was done.
+
+    Not every file system has such a step (NFS has none). What is refused for another reason is refused to a plain
+    rename too, which says why.
+    """
+    rename = _renameat2()
+    if rename is None:
+        return False
+    done: int = rename(_AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    return done == 0
 
 
 def fsync_path(path: Path) -> None:
@@ -90,6 +101,29 @@ def fsync_paths(paths: Iterable[Path]) -> None:
     with ThreadPoolExecutor(max_workers=_SYNCS_AT_ONCE) as pool:
         for _ in pool.map(fsync_path, paths):
             pass
+
+
+@contextmanager
+def _unfinished(path: Path, temporary: Path) -> Iterator[int]:
+    """Give the descriptor of a new file that becomes `path` in the end; after an error nothing of it stays."""
+    unfinished = temporary / uuid.uuid4().hex
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+@functools.cache
+def _renameat2() -> Callable[..., Any] | None:
+    """Return the system's call, None where its library has none."""
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 def _write_all(descriptor: int, buffers: Sequence[Bytes]) -> None:
