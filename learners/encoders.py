@@ -13,7 +13,7 @@ from dask_rl.storage.errors import ConfigError, InvalidDataError, explain
 from dask_rl.storage.nested import flatten_space, is_nested
 
 from .batch import Observations
-from .images import ImageConfig, ImageEncoder, is_image
+from .images import ImageConfig, ImageEncoder, brightest, is_image
 from .spaces import refuse_scalar
 
 _ALLOWED = "Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them"
@@ -126,7 +126,7 @@ def encode(encoder: nn.Module | None, observations: Observations) -> torch.Tenso
 def _encoder_of(path: str, space: gymnasium.Space[Any], images: ImageConfig) -> nn.Module:
     match space:
         case spaces.Box() if is_image(space):
-            return ImageEncoder(path, space.shape, images)
+            return ImageEncoder(path, space.shape, images, brightest(space))
         case spaces.Discrete() | spaces.MultiDiscrete():
             return ChoiceEncoder(space)
         case spaces.Box() | spaces.MultiBinary():

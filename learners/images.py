@@ -13,7 +13,6 @@ from torch import nn
 
 from dask_rl.storage.errors import ConfigError, explain
 
-PIXEL_SCALE = 1 / 255
 MIN_IMAGE_RANK, MAX_IMAGE_RANK = 3, 4
 """Axes of an image, and of a stack of them."""
 
@@ -55,8 +54,13 @@ def is_image(space: gymnasium.Space[Any]) -> bool:
     return is_bytes and MIN_IMAGE_RANK <= len(space.shape or ()) <= MAX_IMAGE_RANK
 
 
+def brightest(space: gymnasium.spaces.Box) -> int:
+    """Return the largest value that any pixel of a space of images may have: not 255 in all of them."""
+    return max(1, int(space.high.max()))
+
+
 class ImageEncoder(nn.Module):
-    """Images of 0 … 255, (B, *shape), to (B, num_features).
+    """Images of 0 … `brightest`, (B, *shape), to (B, num_features).
 
     The axis of channels is the last one of a frame, or the first where that is the shorter one of the two. The frames
     of a stack (k, …) become k times as many channels.
@@ -65,13 +69,15 @@ class ImageEncoder(nn.Module):
         subject: the observations' name, for messages.
         shape: of one image or stack.
         config: the layers.
+        brightest: the largest value of a pixel, which the layers get as 1.
 
     Raises:
         ConfigError: the layers do not fit the image.
     """
 
-    def __init__(self, subject: str, shape: Sequence[int], config: ImageConfig) -> None:
+    def __init__(self, subject: str, shape: Sequence[int], config: ImageConfig, brightest: int = 255) -> None:
         super().__init__()
+        self._scale = 1 / brightest
         *stack, first, _, last = shape
         self._channels_first = first < last
         channels, height, width = shape[-3:] if self._channels_first else (last, *shape[-3:-1])
@@ -91,7 +97,7 @@ class ImageEncoder(nn.Module):
         """Return (B, num_features), none below 0."""
         if not self._channels_first:
             images = images.movedim(-1, -3)
-        x = images.flatten(1, -3).to(self.linear.weight.dtype) * PIXEL_SCALE  # (B, channels, height, width)
+        x = images.flatten(1, -3).to(self.linear.weight.dtype) * self._scale  # (B, channels, height, width)
         for layer in self.convolutions:
             x = F.relu(layer(x))
         return F.relu(self.linear(x.flatten(1)))

@@ -67,6 +67,16 @@ def test_choices_and_flags_by_themselves(space, values, expected):
     assert encoded_size(encoder, space) == len(expected[0])
 
 
+@pytest.mark.parametrize("brightest", [1, 15, 255])
+def test_the_largest_value_of_an_image_counts_as_1(brightest):
+    def encode_full(high):
+        torch.manual_seed(0)
+        encoder = make_encoder(spaces.Box(0, high, (3, 4, 1), np.uint8), IMAGES)
+        return encode(encoder, torch.full((1, 3, 4, 1), high, dtype=torch.uint8))
+
+    assert torch.equal(encode_full(brightest), encode_full(1))
+
+
 def test_a_box_of_numbers_costs_nothing():
     """The networks of before: the same parameters by name, the same random numbers, the same outputs."""
     space = spaces.Box(-1, 1, (2, 3), np.float32)
