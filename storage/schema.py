@@ -1,5 +1,6 @@
 """Schema 1: the names, the types and the attributes of a dataset on disk."""
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -42,6 +43,14 @@ ALLOWED_DTYPES = frozenset(
 ALLOWED_CODECS = frozenset({"sharding_indexed", "bytes", "zstd", "gzip", "crc32c"})
 
 INFO_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def is_ours(metadata: bytes) -> bool:
+    """Whether a file METADATA_NAME is that of a dataset, complete or not."""
+    try:
+        return ATTRIBUTES_KEY in json.loads(metadata)["attributes"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,8 @@ class DatasetWriter:
 
     def close(self) -> None:
         """Stop without a dataset; finished shards stay, so that the same run again goes on from them."""
+        if self._closed:
+            return
         if self._build.has_receipts():
             self._build.close()
             self._closed = True
@@ -219,6 +221,7 @@ class DatasetWriter:
         try:
             axis = self._supplied[1] if self._supplied else None
             self._publish(shards, axis.axis_columns(self._place.first_episode) if axis else self._axis.columns())
+            self._closed = True  # the place may be another writer's from here on
         finally:
             if not self._closed:
                 self.close()

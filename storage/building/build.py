@@ -2,7 +2,7 @@
 
 .NAME.partial/                  shards that one process writes (see shard_store.py)
               shards-CONTENT/   those that many processes write: late tasks of a dead driver cannot mix in others
-              old/              a dataset that is being replaced, between two renames
+              new/, old/        a dataset that is being put in place, and the one that had it
 """
 
 import fcntl
@@ -11,18 +11,23 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dask_rl.storage.errors import DatasetError, explain
-from dask_rl.storage.files import fsync_path, fsync_paths, make_directory
+from dask_rl.storage.files import exchange, fsync_path, fsync_paths, make_directory
 from dask_rl.storage.manifest import Commit
-from dask_rl.storage.schema import ATTRIBUTES_KEY, COMMIT_NAME, METADATA_NAME
+from dask_rl.storage.schema import COMMIT_NAME, METADATA_NAME, is_ours
 
 from .shard_store import ShardStore
 from .write_errors import explained_write_errors
 
 _DIGEST_LETTERS = 16
+_OLD = "old"  # what the target was, where the file system cannot exchange the two in one step
+_NEW = "new"  # what the target is to be, and where it can, what it was
+_REMOVED = "removed"
+_LEFTOVERS = (_OLD, _NEW, _REMOVED)
 _META = "meta"  # the arrays on the episode axis, which zarr-python writes
 
 
@@ -41,10 +46,19 @@ class BuildDirectory:
         self._overwrite = overwrite
         self._lock: int | None = None
         with explained_write_errors(target):
-            self._check_target()
+            if not any((self.path / name).exists() for name in _LEFTOVERS):  # they are looked after in any case
+                self._check_target()
             make_directory(self.path)
             self._lock = _lock_directory(self.path, target)
-            self._bring_back_old()
+            try:
+                self._settle_old()
+                self._check_target()
+            except BaseException:
+                if self.has_receipts():
+                    self.close()
+                else:
+                    self.abort()
+                raise
 
     @property
     def store(self) -> Path:
@@ -82,15 +96,22 @@ class BuildDirectory:
             fsync_all_but_shards(self.store)
             self._check_target()
             if self.target.exists():
-                os.rename(self.target, self.path / "old")
-            os.rename(self.store, self.target)
+                self._replace_target()
+            else:
+                os.rename(self.store, self.target)
             fsync_path(self.target.parent)
         self.abort()
 
     def abort(self) -> None:
-        """Remove everything that is unfinished."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        self.close()
+        """Remove everything that is unfinished; after `close` that is another writer's."""
+        if self._lock is None:
+            return
+        try:
+            with suppress(OSError):  # then the old dataset may still be in there
+                self._settle_old()
+                shutil.rmtree(self.path, ignore_errors=True)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Let go of the lock; what is finished stays for the next writer."""
@@ -101,7 +122,7 @@ class BuildDirectory:
     @property
     def _kept(self) -> Collection[str]:
         """Names in the directory that outlive a start with other content."""
-        return ("old",)
+        return ()
 
     def _clear_all_but(self, names: Collection[str]) -> None:
         for entry in self.path.iterdir():
@@ -112,17 +133,29 @@ class BuildDirectory:
             else:
                 entry.unlink()
 
-    def _bring_back_old(self) -> None:
-        """Undo an overwriting that stopped between its two renames."""
-        old = self.path / "old"
-        if old.exists() and not self.target.exists():
-            os.rename(old, self.target)
-        shutil.rmtree(old, ignore_errors=True)
+    def _replace_target(self) -> None:
+        """Put the new dataset in the place of the old one: in one step, where the file system has one."""
+        new, old = self.path / _NEW, self.path / _OLD
+        os.rename(self.store, new)  # receipts vouch for `store`, and after the step the old dataset would lie there
+        if exchange(new, self.target):
+            return
+        os.rename(new, self.store)
         try:
-            self._check_target()
-        except DatasetError:
-            self.abort()
+            os.rename(self.target, old)
+            os.rename(self.store, self.target)
+        except BaseException:  # also of one who interrupts it
+            with suppress(OSError):  # neither over the new one
+                os.rename(old, self.target)
             raise
+
+    def _settle_old(self) -> None:
+        """Undo or finish an overwriting that stopped: what is being removed is never taken for a dataset again."""
+        old, removed = self.path / _OLD, self.path / _REMOVED
+        shutil.rmtree(self.path / _NEW, ignore_errors=True)
+        shutil.rmtree(removed, ignore_errors=True)
+        if old.exists():
+            os.rename(old, removed if self.target.exists() else self.target)
+            shutil.rmtree(removed, ignore_errors=True)
 
     def _check_target(self) -> None:
         if not os.path.lexists(self.target):
@@ -189,7 +222,6 @@ def is_dataset(path: Path) -> bool:
     if (path / COMMIT_NAME).is_file():
         return True
     try:
-        attributes = json.loads((path / METADATA_NAME).read_bytes())["attributes"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return is_ours((path / METADATA_NAME).read_bytes())
+    except OSError:
         return False
-    return ATTRIBUTES_KEY in attributes

@@ -21,7 +21,7 @@ class Shards(Protocol):
         """
 
     def find_receipt(self, shard: int, digests: Mapping[str, int] | None = None) -> Receipt | None:
-        """Return the receipt of a finished shard if its files are there.
+        """Return the receipt of a finished shard if its files are there; one that does not hold is removed.
 
         Args:
             shard: which one.

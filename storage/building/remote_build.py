@@ -20,7 +20,7 @@ from dask_rl.storage.errors import DatasetError, explain
 from dask_rl.storage.manifest import Commit
 from dask_rl.storage.remote.claim import CLAIM_NAME, ClaimTicket, WriterClaim
 from dask_rl.storage.remote.directory import BUILD_NAME, NOTES_SUFFIX, RemoteDirectory
-from dask_rl.storage.schema import ATTRIBUTES_KEY, COMMIT_NAME, METADATA_NAME
+from dask_rl.storage.schema import COMMIT_NAME, METADATA_NAME, is_ours
 
 from .shard_store import Receipt
 
@@ -41,22 +41,29 @@ class RemoteShards:
         self.ticket.check()
 
     def find_receipt(self, shard: int, digests: Mapping[str, int] | None = None) -> Receipt | None:
-        """Return the receipt of a finished shard if its objects are there.
+        """Return the receipt of a finished shard if its objects are there; one that does not hold is removed.
 
         Args:
             shard: which one.
             digests: of the rows that it must hold, by object; None where the marker tells.
         """
+        key = self._receipt_key(shard)
         try:
-            receipt: Receipt = json.loads(self.ticket.notes.read(self._receipt_key(shard)))
+            receipt: Receipt = json.loads(self.ticket.notes.read(key))
             found = {key: int(entry["digest"]) for key, entry in receipt.items()}
             sizes = {key: int(entry["size"]) for key, entry in receipt.items()}
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, DatasetError):
                 raise
-            return None  # a damaged receipt is as good as none: the shard is written again
-        complete = self.data.sizes_of(sizes) == sizes
-        return receipt if complete and digests in (None, found) else None
+            holds = False  # a damaged receipt is as good as none: the shard is written again
+        else:
+            holds = digests in (None, found) and self.data.sizes_of(sizes) == sizes
+        if holds:
+            return receipt
+        self.ticket.notes.delete([key])  # it would vouch for what is written next, whose sizes may be the same
+        return None
 
     def write_object(self, key: str, encoded: EncodedShard) -> None:
         """Write one shard; never over what another writer committed."""
@@ -215,8 +222,8 @@ class RemoteBuild:
 
     def _is_ours(self) -> bool:
         try:
-            return ATTRIBUTES_KEY in json.loads(self._data.read(METADATA_NAME))["attributes"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+            return is_ours(self._data.read(METADATA_NAME))
+        except FileNotFoundError:
             return False
 
     def _read(self, key: str) -> bytes | None:

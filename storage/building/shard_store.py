@@ -71,19 +71,26 @@ class ShardStore:
             )
 
     def find_receipt(self, shard: int, digests: Mapping[str, int] | None = None) -> Receipt | None:
-        """Return the receipt of a finished shard if its files are there.
+        """Return the receipt of a finished shard if its files are there; one that does not hold is removed.
+
+        Were it left, it would vouch for the files that are written next, whose sizes may be the same.
 
         Args:
             shard: which one.
             digests: of the rows that it must hold, by object; None where the marker tells.
         """
+        path = self._receipt_path(shard)
         try:
-            receipt: Receipt = json.loads(self._receipt_path(shard).read_bytes())
+            receipt: Receipt = json.loads(path.read_bytes())
             found = {key: int(entry["digest"]) for key, entry in receipt.items()}
             complete = all((self.store / key).stat().st_size == entry["size"] for key, entry in receipt.items())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # a damaged receipt is as good as none: the shard is written again
-        return receipt if complete and digests in (None, found) else None
+            complete = False  # a damaged receipt is as good as none: the shard is written again
+        if complete and digests in (None, found):
+            return receipt
+        with explained_write_errors(self.target):
+            path.unlink(missing_ok=True)
+        return None
 
     def write_object(self, key: str, encoded: EncodedShard) -> None:
         """Write one shard file; after the return its bytes survive a loss of power."""

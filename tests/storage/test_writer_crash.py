@@ -4,13 +4,18 @@ import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 
 from dask_rl.storage import DatasetError, DatasetNotFoundError, DatasetWriter, InvalidDataError, OfflineDataset
+from dask_rl.storage.building.build import BuildDirectory
+from dask_rl.storage.building.shard_store import ShardStore
+from dask_rl.storage.building.step_columns import StepColumns
 from dask_rl.storage.building.write_errors import explained_write_errors
 
 SHARD_ROWS = 64
@@ -98,6 +103,48 @@ def test_a_shard_that_is_not_what_its_receipt_says_is_written_again(tmp_path, ma
     OfflineDataset.open(path).verify(deep=True)
 
 
+def die_before_receipt(number):
+    """Stop the writer when all files of a shard are there, and the receipt is not."""
+    write_receipt = ShardStore.write_receipt
+
+    def write(shards, shard, receipt):
+        if shard == number:
+            raise Crash
+        write_receipt(shards, shard, receipt)
+
+    return mock.patch.object(ShardStore, "write_receipt", write)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_receipt_vouches_for_no_file_that_was_written_after_it(columns, tmp_path, make_episodes, settings):
+    """Three runs in one place: of these data, of others of the same lengths, and of these data again."""
+    path = tmp_path / "data.zarr"
+    others = [replace(episode, observations=-episode.observations) for episode in make_episodes()]
+
+    def write(episodes):
+        with DatasetWriter(path, **settings) as writer:
+            if columns:
+                writer.add_steps(columns_of(list(episodes)))
+            else:
+                writer.add_episodes(episodes)
+
+    for number, episodes in ((2, make_episodes()), (0, others)):
+        with die_before_receipt(number), pytest.raises(Crash):
+            write(episodes)
+    write(make_episodes())
+    dataset = OfflineDataset.open(path)
+    dataset.verify(deep=True)
+    for found, wanted in zip(dataset.episodes(), make_episodes(), strict=True):
+        assert np.array_equal(found.observations, wanted.observations)
+
+
+def columns_of(episodes):
+    columns = {"observations": np.concatenate([e.observations for e in episodes])}
+    for name in ("actions", "rewards", "terminations", "truncations"):
+        columns[name] = np.concatenate([getattr(e, name) for e in episodes])
+    return StepColumns(columns, np.array([len(e) for e in episodes]))
+
+
 @pytest.mark.parametrize("place", ["writer.write_meta_arrays", "writer.collect_objects", "building.build.os.rename"])
 def test_a_crash_while_finalising_costs_no_shard(place, tmp_path, make_episodes, settings):
     path = tmp_path / "data.zarr"
@@ -145,6 +192,30 @@ def test_one_writer_at_a_time(tmp_path, make_episodes, settings):
             DatasetWriter(path, **settings)
         assert "\n" not in str(caught.value)
     assert OfflineDataset.open(path).num_episodes == 20
+
+
+@pytest.mark.parametrize("end", ["finish", "close"])
+def test_who_is_done_leaves_the_next_writer_its_place(end, tmp_path, make_episodes, settings):
+    path, partial = tmp_path / "data.zarr", tmp_path / ".data.zarr.partial"
+    first, following = DatasetWriter(path, **settings), []
+    first.add_episodes(make_episodes())
+    let_go = BuildDirectory.close
+
+    def close(build):
+        let_go(build)
+        if build is first._build and not following:
+            following.append(DatasetWriter(path, **settings, overwrite=True))
+
+    with mock.patch.object(BuildDirectory, "close", close):
+        getattr(first, end)()
+    first.abort()
+    first.close()
+    assert partial.exists()
+    with pytest.raises(DatasetError, match="got another process that writes it now"):
+        DatasetWriter(path, **settings, overwrite=True)
+    following[0].add_episodes(make_episodes(5))
+    assert following[0].finish().num_episodes == 5
+    assert not partial.exists()
 
 
 def test_the_first_to_commit_wins(tmp_path, make_episodes, settings, dataset):
