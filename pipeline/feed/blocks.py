@@ -104,6 +104,8 @@ class BlockRecipe:
     dataset: str
     content_hash: str
     columns: tuple[Column, ...]
+    loader: str = ""
+    """Whose tasks these are: they share an open dataset."""
 
 
 def open_recipe(recipe: BlockRecipe) -> OfflineDataset:

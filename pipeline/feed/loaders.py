@@ -2,8 +2,9 @@
 
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +33,7 @@ class BlockLoader(Protocol):
         ...
 
     def close(self) -> None:
-        """Free everything; nothing may be loading any more."""
+        """Free everything; what is loading still, because it hangs, ends in an error or for nobody."""
         ...
 
 
@@ -58,17 +59,25 @@ class ThreadLoader:
 BlockTask = Callable[[BlockRecipe, BlockPlan], Arrays]
 
 
-@lru_cache(maxsize=4)
-def _task_dataset(dataset: str, content_hash: str) -> OfflineDataset:
-    """Keep datasets open between the tasks of a worker process; a changed one has another hash."""
-    return open_recipe(BlockRecipe(dataset, content_hash, ()))
+_DATASETS: dict[str, OfflineDataset] = {}
+"""Open datasets by loader, for its tasks, which run in the same process."""
 
 
 def load_block(recipe: BlockRecipe, plan: BlockPlan) -> Arrays:
     """Read one block; the body of the Dask task."""
     out = {column.name: np.empty((plan.num_rows, *column.row_shape), column.dtype) for column in recipe.columns}
-    read_block(_task_dataset(recipe.dataset, recipe.content_hash), recipe.columns, plan, out)
+    dataset = _DATASETS.get(recipe.loader)
+    if dataset is not None:
+        read_block(dataset, recipe.columns, plan, out)
+    else:  # a task that is later than the end of its loader
+        with open_recipe(recipe) as own:
+            read_block(own, recipe.columns, plan, out)
     return out
+
+
+def _forget_dataset(loader: str) -> None:
+    if (dataset := _DATASETS.pop(loader, None)) is not None:
+        dataset.close()
 
 
 class DaskLoader:
@@ -79,13 +88,15 @@ class DaskLoader:
     """
 
     def __init__(self, recipe: BlockRecipe, task: BlockTask = load_block) -> None:
-        self._recipe = recipe
+        self._recipe = replace(recipe, loader=uuid.uuid4().hex)
         self._task = task
         self._worker: Worker = get_worker()
         self._client: Client = get_client()
         self._lock = threading.Lock()
         self._open: set[Future] = set()
         self._closed = False
+        _DATASETS[self._recipe.loader] = open_recipe(recipe)
+        self._forget = weakref.finalize(self, _forget_dataset, self._recipe.loader)
 
     def load(self, plan: BlockPlan, out: Mapping[str, npt.NDArray[Any]]) -> None:
         """Submit the task of one block, wait for it and copy its result."""
@@ -109,7 +120,8 @@ class DaskLoader:
             self._client.cancel(pending, force=True)
 
     def close(self) -> None:
-        """Nothing is held: the client belongs to the worker."""
+        """Close the dataset; the client belongs to the worker."""
+        self._forget()
 
     def _submit(self, plan: BlockPlan) -> Future:
         with self._lock:

@@ -1,7 +1,6 @@
 """Splits a feed over learners, and opens each learner's part."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -23,11 +22,14 @@ from .loaders import BlockLoader, choose_loader
 from .order import ShardOrder
 from .partition import IntArray, check_split, shards_of
 from .sampling import Halo
+from .threads import LoaderThreads
 from .windows import BlockStore, ResidentWindows, StreamingWindows, Waiter, Windows, num_slots
 
 RESIDENT_FRACTION = 0.25
 """Of the available memory: what is kept resident where no budget is set."""
 NUM_THREADS = 2
+CLOSE_SECONDS = 5.0
+"""For a read under way, which is short; one that hangs is left alone with its buffers."""
 
 LoaderFactory = Callable[[str, BlockRecipe], BlockLoader]
 
@@ -135,8 +137,8 @@ def open_iterator(
     recipe = BlockRecipe(config.dataset, str(feed.config.content_hash), layout.stored)
     with ExitStack() as undo:
         loader = loader_factory(config.loader, recipe)
-        pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="dask-rl-loader")
-        undo.callback(_shut, loader, pool)
+        pool = LoaderThreads(NUM_THREADS)
+        undo.callback(_shut, loader, pool, timeout_seconds)
         waiter = Waiter(f"dataset {config.dataset}", timeout_seconds)
         store = BlockStore(feed, layout, loader, derived)
         windows: Windows
@@ -145,13 +147,13 @@ def open_iterator(
         else:
             windows = StreamingWindows(store, orders, pool, waiter, slot_rows, feed.rows_per_shard)
         gatherer = Gatherer(store.columns, layout, len(orders), feed.rows_per_shard, device)
-        undo.pop_all()
-    return DatasetIterator(feed, source.shards, windows, gatherer, waiter, lambda: _shut(loader, pool))
+        on_close = undo.pop_all().close
+    return DatasetIterator(feed, source.shards, windows, gatherer, waiter, on_close)
 
 
-def _shut(loader: BlockLoader, pool: ThreadPoolExecutor) -> None:
+def _shut(loader: BlockLoader, pool: LoaderThreads, timeout_seconds: float) -> None:
     loader.cancel()
-    pool.shutdown(wait=True, cancel_futures=True)
+    pool.close(min(timeout_seconds, CLOSE_SECONDS))
     loader.close()
 
 

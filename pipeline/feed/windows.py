@@ -4,7 +4,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from .layout import Layout
 from .loaders import BlockLoader
 from .order import Part, ShardOrder, Window
 from .partition import IntArray
+from .threads import LoaderThreads
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ class ResidentWindows:
         self,
         store: BlockStore,
         orders: Sequence[ShardOrder],
-        pool: ThreadPoolExecutor,
+        pool: LoaderThreads,
         waiter: Waiter,
         block_sizes: Sequence[IntArray],
     ) -> None:
@@ -188,7 +189,7 @@ class StreamingWindows:
         self,
         store: BlockStore,
         orders: Sequence[ShardOrder],
-        pool: ThreadPoolExecutor,
+        pool: LoaderThreads,
         waiter: Waiter,
         slot_rows: int,
         rows_per_step: int,

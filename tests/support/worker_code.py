@@ -1,6 +1,7 @@
 """What tests run inside Dask workers, which can import this folder and not the tests."""
 
 import functools
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,11 @@ class Feeder:
         assert self.iterator is not None
         batches = read_steps(self.iterator, num_steps)
         return batches, sum(str(key).startswith("load_block") for key in get_worker().data)
+
+    def open_files(self, below: str) -> list[str]:
+        """Return the open files of this process below a directory, also those that were removed."""
+        links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+        return [path for link in links if os.path.lexists(link) and (path := os.readlink(link)).startswith(below)]
 
     def close(self) -> None:
         assert self.iterator is not None

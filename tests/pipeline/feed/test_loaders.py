@@ -1,3 +1,4 @@
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -72,6 +73,40 @@ def test_waiting_has_a_limit_and_can_be_tried_again(feed_dataset: Path) -> None:
     iterator.close()
 
 
+class HangingLoader(ThreadLoader):
+    """Its reads never end, as those of a disk that is gone."""
+
+    released = threading.Event()
+
+    def load(self, plan: BlockPlan, out: Mapping[str, np.ndarray]) -> None:
+        self.released.wait()
+
+
+@pytest.fixture
+def hanging() -> Iterator[type[HangingLoader]]:
+    HangingLoader.released.clear()
+    yield HangingLoader
+    HangingLoader.released.set()
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_read_that_hangs_holds_up_neither_opening_nor_closing(
+    feed_dataset: Path, resident: bool, hanging: type[HangingLoader]
+) -> None:
+    source, before = DatasetSource(feed_of(feed_dataset, resident=resident), (1,)), set(threading.enumerate())
+    ended = threading.Event()
+
+    def give_up() -> None:
+        with pytest.raises(WaitTimeoutError, match=r"got no data after 0\.05 seconds"):
+            read_and_close(open_iterator(source, CPU, 0.05, lambda kind, recipe: hanging(recipe)))
+        ended.set()
+
+    threading.Thread(target=give_up, daemon=True).start()
+    assert ended.wait(30)
+    left = set(threading.enumerate()) - before
+    assert all(thread.daemon for thread in left)  # nor the end of the process
+
+
 class BrokenLoader(ThreadLoader):
     """Fails on the fourth load."""
 
@@ -116,6 +151,23 @@ def client() -> Iterator[Client]:
         Client(cluster) as client,
     ):
         yield client
+
+
+@pytest.mark.service
+def test_tasks_keep_no_dataset_open_behind_their_loader(client: Client, feed_dataset: Path, tmp_path: Path) -> None:
+    path = tmp_path / "again.zarr"
+    worker = sorted(client.scheduler_info()["workers"])[0]
+    batches = []
+    for _ in range(2):
+        shutil.copytree(feed_dataset, path)  # the same content, in other files
+        feeder = client.submit(Feeder, actor=True, workers=[worker], allow_other_workers=False).result(timeout=60)
+        feeder.open(DatasetSource(feed_of(path, resident=False), (0, 1)), None).result(timeout=60)
+        batches.append(feeder.read(6).result(timeout=60)[0])
+        assert feeder.open_files(str(path)).result(timeout=60)
+        feeder.close().result(timeout=60)
+        assert feeder.open_files(str(path)).result(timeout=60) == []
+        shutil.rmtree(path)
+    assert_equal(*batches)
 
 
 @pytest.mark.parametrize("resident", [True, False])
