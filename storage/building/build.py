@@ -1,6 +1,7 @@
 """The directory in which a dataset grows: locked, resumable, and renamed to its final name as a whole.
 
 .NAME.partial/                  shards that one process writes (see shard_store.py)
+              lock              held by the writer
               shards-CONTENT/   those that many processes write: late tasks of a dead driver cannot mix in others
               new/, old/        a dataset that is being put in place, and the one that had it
 """
@@ -10,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from .shard_store import ShardStore
 from .write_errors import explained_write_errors
 
 _DIGEST_LETTERS = 16
+_LOCK = "lock"
 _OLD = "old"  # what the target was, where the file system cannot exchange the two in one step
 _NEW = "new"  # what the target is to be, and where it can, what it was
 _REMOVED = "removed"
@@ -44,12 +47,13 @@ class BuildDirectory:
         self.path = target.with_name(f".{target.name}.partial")
         self.shards = ShardStore(self.path, target)
         self._overwrite = overwrite
-        self._lock: int | None = None
+        self._lock: Callable[[], Any] | None = None
         with explained_write_errors(target):
             if not any((self.path / name).exists() for name in _LEFTOVERS):  # they are looked after in any case
                 self._check_target()
             make_directory(self.path)
-            self._lock = _lock_directory(self.path, target)
+            # A writer that nobody closes lets go with its last reference, not with its process.
+            self._lock = weakref.finalize(self, os.close, _take_lock(self.path / _LOCK, target))
             try:
                 self._settle_old()
                 self._check_target()
@@ -109,14 +113,17 @@ class BuildDirectory:
         try:
             with suppress(OSError):  # then the old dataset may still be in there
                 self._settle_old()
-                shutil.rmtree(self.path, ignore_errors=True)
+                self._clear_all_but(())
+                (self.path / _LOCK).unlink()  # last: from here on others may begin
         finally:
             self.close()
+        with suppress(OSError):  # they have
+            self.path.rmdir()
 
     def close(self) -> None:
         """Let go of the lock; what is finished stays for the next writer."""
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock()
             self._lock = None
 
     @property
@@ -126,7 +133,7 @@ class BuildDirectory:
 
     def _clear_all_but(self, names: Collection[str]) -> None:
         for entry in self.path.iterdir():
-            if entry.name in names:
+            if entry.name in (*names, _LOCK):
                 continue
             if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
@@ -193,17 +200,20 @@ def _unflushed(store: Path) -> Iterator[Path]:
         yield place
 
 
-def _lock_directory(path: Path, target: Path) -> int:
-    """Return a descriptor that holds the lock; it is gone with the process, however that ends."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+def _take_lock(path: Path, target: Path) -> int:
+    """Return a descriptor that holds the lock; it is gone with the process, however that ends.
+
+    That of a file open for writing: NFS asks its server for no others, and hosts would not know of each other.
+    """
+    descriptor, locked = -1, False
+    # The holder before us may have committed and removed the directory, or the file, just as we opened it.
+    with suppress(BlockingIOError, FileNotFoundError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The holder before us may have committed and removed the directory just as we opened it.
-        locked = path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
-    except BlockingIOError:
-        locked = False
+        locked = os.path.samestat(os.fstat(descriptor), path.stat())
     if not locked:
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
         raise DatasetError(
             explain(
                 f"dataset {target}",

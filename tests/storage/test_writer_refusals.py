@@ -1,5 +1,6 @@
 """What a writer and a recorder refuse, rather than to write what nobody can read or to hold a place for ever."""
 
+import fcntl
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -12,6 +13,19 @@ from gymnasium import spaces
 from dask_rl import EpisodeRecorder
 from dask_rl.storage import DatasetError, DatasetWriter, InvalidDataError, OfflineDataset
 from dask_rl.storage.building.shard_store import ShardStore
+
+
+def test_the_lock_is_a_file_and_goes_with_its_holder(tmp_path, settings_of_pendulum):
+    """NFS tells other hosts of locks of files that are open for writing, and of no others."""
+    lock = tmp_path / ".d.zarr.partial/lock"
+    writer = DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum)
+    with lock.open("ab") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with pytest.raises(DatasetError, match="another process that writes it now"):
+        DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum)
+    del writer  # nobody closed it
+    DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum).abort()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("given", [{"overwrite": True}, {"append": True}], ids=lambda given: next(iter(given)))
