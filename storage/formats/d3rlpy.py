@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dask_rl.storage.errors import SourceFormatError, explain
 from dask_rl.storage.nested import Columns
 
 from .base import Array, ImportOptions, RawEpisode, Source, flags_at_end
@@ -40,9 +41,9 @@ class D3rlpyImporter:
         """Open a file of either version; see `Importer`."""
         with open_hdf5(path) as file:
             if _is_v2(file):
-                num_episodes = int(file["num_episodes"][()])
-                steps = (read_dataset(file, f"rewards_{i}", str(path)).shape[0] for i in range(num_episodes))
-                return Source(_V2_RULE, partial(_read_v2, path, num_episodes), num_episodes, num_steps=sum(steps))
+                num_episodes = int(read_dataset(file, "num_episodes", str(path))[()])
+                num_steps = sum(_num_steps(file, number, str(path)) for number in range(num_episodes))
+                return Source(_V2_RULE, partial(_read_v2, path, num_episodes), num_episodes, num_steps=num_steps)
             columns = {key: read_dataset(file, key, str(path)) for key in _V1_KEYS}
             check_columns(str(path), columns)
             starts, stops = cut_after(read_flags(columns["episode_terminals"]))
@@ -59,6 +60,14 @@ class D3rlpyImporter:
 
 def _is_v2(file: Any) -> bool:
     return "columns" in file and "num_episodes" in file
+
+
+def _num_steps(file: Any, number: int, origin: str) -> int:
+    rewards = read_dataset(file, f"rewards_{number}", origin)
+    if not rewards.shape:
+        got, allowed = "a single number", "one for each step"
+        raise SourceFormatError(explain(f"{origin}{rewards.name}", got=got, allowed=allowed, fix="fetch it again"))
+    return int(rewards.shape[0])
 
 
 def _read_v2(path: Path, num_episodes: int, start: int, stop: int | None) -> Iterator[RawEpisode]:

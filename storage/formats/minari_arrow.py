@@ -19,7 +19,7 @@ from dask_rl.storage.nested import Columns, subspaces
 from .arrow_columns import guarded, to_array
 from .base import Array, RawEpisode, Space
 from .minari_episode import EpisodeTable, make_episode
-from .minari_images import NOTE, decode_images
+from .minari_images import NOTE, decode_images, may_be_encoded
 from .minari_infos import common_infos, describe, from_json, last_rows
 
 _METADATA = "metadata.json"
@@ -136,8 +136,9 @@ def _decode(path: Path, name: str, column: Any, space: Space) -> Columns:
         }
     import pyarrow
 
-    if pyarrow.types.is_binary(column.type) or pyarrow.types.is_large_binary(column.type):
-        return decode_images((item.as_py() for item in column), f"{path}: column '{name}'")
+    is_encoded = pyarrow.types.is_binary(column.type) or pyarrow.types.is_large_binary(column.type)
+    if is_encoded and may_be_encoded(space):
+        return decode_images((item.as_py() for item in column), space, f"{path}: column '{name}'")
     rows = to_array(path, name, column)
     shape = tuple(space.shape or ())
     if rows[:1].size != int(np.prod(shape)):

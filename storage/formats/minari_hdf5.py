@@ -10,7 +10,7 @@ from dask_rl.storage.errors import SourceFormatError, explain
 from dask_rl.storage.nested import Columns, is_nested, subspaces
 
 from .base import Array, RawEpisode, Space
-from .hdf5 import open_hdf5, read_dataset
+from .hdf5 import open_hdf5, read_dataset, read_group
 from .minari_episode import EpisodeTable, make_episode
 from .minari_images import NOTE, decode_images, may_be_encoded
 from .minari_infos import Info, common_infos, describe, from_json, last_rows
@@ -37,8 +37,11 @@ def hdf5_table(folder: Path, declared: Mapping[str, Space]) -> EpisodeTable:
     notes: tuple[str, ...] = ()
     with open_hdf5(path) as file:
         numbers = sorted(int(match[1]) for name in file if (match := _GROUP.fullmatch(name)))
-        kept, left_out = common_infos(_describe_infos(file[f"episode_{number}"], str(path)) for number in numbers)
-        if numbers and any(_encoded(file[f"episode_{numbers[0]}"], name, space) for name, space in declared.items()):
+        kept, left_out = common_infos(
+            _describe_infos(read_group(file, f"episode_{number}", str(path)), str(path)) for number in numbers
+        )
+        first = read_group(file, f"episode_{numbers[0]}", str(path)) if numbers else None
+        if first is not None and any(_encoded(first, name, space) for name, space in declared.items()):
             notes = (NOTE,)
     return EpisodeTable(str(path), numbers, partial(_read, path, declared, kept), left_out, notes)
 
@@ -47,7 +50,7 @@ def _read(path: Path, declared: Mapping[str, Space], infos: frozenset[str], numb
     origin = str(path)
     with open_hdf5(path) as file:
         for number in numbers:
-            group = file[f"episode_{number}"]
+            group = read_group(file, f"episode_{number}", origin)
             observations, actions = (
                 _values(group, name, declared.get(name), origin) for name in ("observations", "actions")
             )
@@ -61,7 +64,7 @@ def _values(group: Any, name: str, space: Space | None, origin: str) -> Columns:
     found = group.get(name)
     if found is None or hasattr(found, "shape") or (space is not None and not is_nested(space)):
         return _array(group, name, space, origin)
-    _check_own_file(found, group, origin)
+    found = read_group(group, name, origin)
     names = {_INDEX.sub(r"\1", inner): inner for inner in found}
     keys = sorted(names, key=int) if all(key.isdecimal() for key in names) else sorted(names)
     parts: Mapping[str, Space | None] = dict.fromkeys(keys)
@@ -74,7 +77,7 @@ def _array(group: Any, name: str, space: Space | None, origin: str) -> Array:
     stored = read_dataset(group, name, origin)
     values: Array = stored[()]
     if space is not None and _is_encoded(stored, space):
-        return decode_images(values, f"{origin}{stored.name}")
+        return decode_images(values, space, f"{origin}{stored.name}")
     return values
 
 
@@ -93,15 +96,6 @@ def _encoded(group: Any, name: str, space: Space) -> bool:
     )
 
 
-def _check_own_file(found: Any, group: Any, origin: str) -> None:
-    """Refuse a group that lies in another file, which could be any of ours."""
-    if found.file.filename != group.file.filename:
-        got = "a link to another file"
-        raise SourceFormatError(
-            explain(f"{origin}{found.name}", got=got, allowed="values in this file", fix="copy them into it")
-        )
-
-
 def _describe_infos(group: Any, origin: str) -> dict[str, Info]:
     """Return what an episode has of infos, by name."""
     if "infos" not in group:
@@ -110,11 +104,11 @@ def _describe_infos(group: Any, origin: str) -> dict[str, Info]:
         return {name: describe(column) for name, column in _json_infos(group, origin).items()}
     return {
         name: Info(tuple(item.shape)[1:], item.dtype.str, bool(item.shape) and item.dtype.kind in "biuf")
-        for name, item in _info_arrays(group).items()
+        for name, item in _info_arrays(group, origin).items()
     }
 
 
-def _info_arrays(group: Any) -> dict[str, Any]:
+def _info_arrays(group: Any, origin: str) -> dict[str, Any]:
     """Return the arrays of infos by name, those of nested ones joined by dots."""
     found: dict[str, Any] = {}
 
@@ -122,7 +116,7 @@ def _info_arrays(group: Any) -> dict[str, Any]:
         if hasattr(item, "dtype"):
             found[path.replace("/", ".")] = item
 
-    group["infos"].visititems(visit)
+    read_group(group, "infos", origin).visititems(visit)
     return found
 
 
@@ -133,7 +127,7 @@ def _read_infos(group: Any, names: frozenset[str], origin: str) -> dict[str, Arr
         found = _json_infos(group, origin)
         return {name: column for name in sorted(names) if (column := found[name]) is not None}
     num_steps = read_dataset(group, "rewards", origin).shape[0]
-    arrays = {name: item for name, item in _info_arrays(group).items() if name in names}
+    arrays = {name: item for name, item in _info_arrays(group, origin).items() if name in names}
     return {name: last_rows(read_dataset(group, item.name, origin)[()], num_steps) for name, item in arrays.items()}
 
 

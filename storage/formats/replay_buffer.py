@@ -56,6 +56,9 @@ class ReplayBufferImporter:
                     check_array(path, f"data/{name}", array)
                 check_array(path, _ENDS, group[_ENDS])
                 unread = list(_unread(group))
+            if group[_ENDS].dtype.kind not in "iu":
+                got, allowed = f"values of type {group[_ENDS].dtype}", "whole numbers"
+                raise SourceFormatError(explain(f"{path}: {_ENDS}", got=got, allowed=allowed, fix=DAMAGED))
             ends = np.asarray(_Column(group[_ENDS], path / _ENDS)[:]).reshape(-1).astype(np.int64)
             numeric = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf" and array.shape}
             num_rows = check_columns(str(path), numeric)

@@ -64,7 +64,7 @@ def check_array(path: Path, name: str, array: Any) -> None:
 class _Chunk:
     key: str
     num_bytes: int
-    open: Callable[[], IO[bytes]]
+    open: Callable[[], Any]
 
 
 def _chunks(path: Path, name: str, archive: zipfile.ZipFile | None) -> Iterator[_Chunk]:

@@ -83,6 +83,15 @@ def test_v2_tuples_are_parts_by_number(tmp_path: Path) -> None:
         assert observations["1"].tolist() == [[7, 7, 7, 7]] * 3
 
 
+def test_v2_rewards_without_an_axis_are_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["columns"], file["num_episodes"], file["version"] = ["observations"], 1, "2.1"
+        file["observations_0"], file["actions_0"], file["rewards_0"] = np.zeros((3, 2)), np.zeros((3, 1)), 1.0
+        file["terminated_0"] = True
+    with pytest.raises(SourceFormatError, match=r"a\.h5/rewards_0: got a single number"):
+        import_dataset(tmp_path / "a.h5", tmp_path / "d.zarr")
+
+
 def test_uneven_columns_are_refused(tmp_path: Path) -> None:
     source = write_v1(tmp_path / "b.h5", [0, 1], [0, 1])
     with h5py.File(source, "a") as file:

@@ -117,3 +117,29 @@ def test_files_that_cannot_be_used_are_named(columns: dict[str, Any], message: s
     source = write_d4rl(tmp_path / "a.hdf5", **columns)
     with pytest.raises(SourceFormatError, match=message):
         import_dataset(source, tmp_path / "d.zarr")
+
+
+@pytest.mark.parametrize("chunks", [(3, 1), None])
+def test_values_that_were_never_written_are_no_zeros(chunks: tuple[int, int] | None, tmp_path: Path) -> None:
+    source = write_d4rl(tmp_path / "a.hdf5", timeouts=flags(4), actions=None)
+    with h5py.File(source, "a") as file:
+        actions = file.create_dataset("actions", (7, 1), "f4", chunks=chunks)
+    with pytest.raises(SourceFormatError, match="/actions: got values that were never written"):
+        import_dataset(source, tmp_path / "d.zarr")
+    with h5py.File(source, "a") as file:
+        actions = file["actions"]
+        if chunks is not None:  # all but one
+            actions[:6] = 0
+    with pytest.raises(SourceFormatError, match="/actions: got values that were never written"):
+        import_dataset(source, tmp_path / "d.zarr")
+    with h5py.File(source, "a") as file:
+        file["actions"][:] = 0
+    assert import_dataset(source, tmp_path / "d.zarr").num_steps == 7
+
+
+def test_absurd_shapes_without_values_are_refused_at_once(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name in ("observations", "actions", "rewards", "terminals", "timeouts"):
+            file.create_dataset(name, (10**13,), "u1", chunks=(2**20,))
+    with pytest.raises(SourceFormatError, match="/observations: got values that were never written"):
+        import_dataset(tmp_path / "a.hdf5", tmp_path / "d.zarr")

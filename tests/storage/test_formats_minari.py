@@ -98,6 +98,21 @@ def test_values_in_other_files_are_refused(tmp_path: Path) -> None:
         import_dataset(source, tmp_path / "d.zarr")
 
 
+@pytest.mark.data
+@pytest.mark.parametrize("group", ["episode_0", "episode_3/infos", "episode_0/observations"])
+def test_groups_in_other_files_are_refused(group: str, tmp_path: Path) -> None:
+    source = write_minari(tmp_path, observation_space=None)
+    with h5py.File(source / "data/main_data.hdf5", "a") as file, h5py.File(tmp_path / "other.h5", "w") as other:
+        if group == "episode_0/observations":
+            other.create_group("stolen")["a"] = np.zeros((5, 3))
+        else:
+            file.copy(group, other, "stolen")
+        del file[group]
+        file[group] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/stolen")
+    with pytest.raises(SourceFormatError, match=f"{group}: got a link to another file"):
+        import_dataset(source, tmp_path / "d.zarr")
+
+
 def test_flags_before_the_end_are_refused(tmp_path: Path) -> None:
     source = write_minari(tmp_path)
     with h5py.File(source / "data/main_data.hdf5", "a") as file:
@@ -117,6 +132,7 @@ TEXT = gymnasium.spaces.Text(8)
             {"action_space": json.dumps(space_to_json(gymnasium.spaces.Dict(a=ACTION, b=TEXT)))},
             "action_space: got Dict",
         ),
+        ({"action_space": json.dumps(space_to_json(ACTION) | {"dtype": "(1,,2)i4"})}, r"dtype '\(1,,2\)i4'"),
         ({"action_space": "{"}, "action_space: got unreadable JSON"),
         ({"action_space": '{"type": "Unknown"}'}, r"metadata\.json: action_space: "),
         ({"data_format": "csv"}, "got data_format 'csv'; allowed: hdf5, arrow, parquet"),

@@ -1,5 +1,6 @@
 """What the library itself writes, with all that it can hold, and what newer versions of it write of infos."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -14,10 +15,12 @@ from gymnasium import spaces
 from minari.data_collector.episode_buffer import EpisodeBuffer
 from minari.dataset.minari_dataset import MinariDataset
 from minari.dataset.minari_storage import MinariStorage
+from PIL import Image, ImageFile
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import SourceFormatError
 from dask_rl.storage.formats import import_dataset
+from dask_rl.storage.formats.minari_images import decode_images
 
 pytestmark = pytest.mark.data
 
@@ -124,3 +127,33 @@ def test_a_damaged_image_is_named(kind: str, tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes().replace(b"\xff\xd8\xff", b"\x00\x00\x00"))
     with pytest.raises(SourceFormatError, match=r"1.*camera.*: got unreadable images"):
         import_dataset(tmp_path, tmp_path / "d.zarr")
+
+
+def image(kind: str, mode: str = "RGB", size: tuple[int, int] = (36, 32)) -> bytes:
+    made = io.BytesIO()
+    Image.new(mode, size).save(made, kind)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_images_are_those_of_the_space(kind: str) -> None:
+    for channels, mode in (((), "L"), ((1,), "L"), ((3,), "RGB")):
+        space = spaces.Box(0, 255, (32, 36, *channels), np.uint8)
+        assert decode_images([image(kind, mode)] * 2, space, "x").shape == (2, *space.shape)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 36 32\n%%EndComments\nshowpage\n",  # would run a program
+        image("BMP"),
+        image("PNG", "P"),  # its numbers are no colours
+        image("JPEG", "CMYK"),
+        image("JPEG", size=(32, 36)),
+        image("PNG", size=(9000, 9000)),
+    ],
+)
+def test_other_images_are_refused_undecoded(frame: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFile.ImageFile, "load", None)
+    with pytest.raises(SourceFormatError, match=r"x: got unreadable images .*; allowed: JPEG or PNG as the space says"):
+        decode_images([frame], spaces.Box(0, 255, (32, 36, 3), np.uint8), "x")
