@@ -120,7 +120,11 @@ def _imitation(origin: str, arrays: Mapping[str, NpzArray]) -> _Layout:
     """T+1 observations an episode, in rows of their own; `indices` cuts the actions."""
     names = ["acts", *(["rews"] if "rews" in arrays else [])]
     num_steps = check_columns(origin, {name: arrays[name] for name in names})
-    cuts = np.asarray(arrays["indices"][:]).reshape(-1).astype(np.int64)
+    indices = _listed(origin, arrays, "indices")
+    if indices.dtype.kind not in "iu" and indices.shape[0]:
+        got, allowed = f"values of type {indices.dtype}", "whole numbers"
+        raise SourceFormatError(explain(f"{origin}: indices", got=got, allowed=allowed, fix="fetch the file again"))
+    cuts = np.asarray(indices[:]).reshape(-1).astype(np.int64)
     starts, stops = np.append(0, cuts), np.append(cuts, num_steps)
     num_episodes = len(starts)
     num_observations = arrays["obs"].shape[0] if arrays["obs"].shape else 0
@@ -131,7 +135,7 @@ def _imitation(origin: str, arrays: Mapping[str, NpzArray]) -> _Layout:
     terminated = np.zeros(num_episodes, dtype=bool)
     rule = "episodes split at indices; "
     if "terminal" in arrays:
-        terminated = read_flags(arrays["terminal"])
+        terminated = read_flags(_listed(origin, arrays, "terminal"))
         check_columns(f"{origin}: terminal", {"terminal": terminated, "episodes": starts})
         rule += "terminated where terminal is set, truncated otherwise"
     else:
@@ -155,7 +159,7 @@ def _stable_baselines(origin: str, arrays: Mapping[str, NpzArray]) -> _Layout:
     first[0] = True
     starts, stops = cut_after(np.append(first[1:], True))
     terminated = np.ones(len(stops), dtype=bool)
-    num_returns = arrays["episode_returns"].shape[0] if "episode_returns" in arrays else None
+    num_returns = _listed(origin, arrays, "episode_returns").shape[0] if "episode_returns" in arrays else None
     terminated[-1] = num_returns is None or num_returns >= len(stops)  # fewer: it was cut off, and has no return
     infos = _infos(arrays, [*names, "episode_returns"], num_rows)
     return _Layout(
@@ -165,6 +169,18 @@ def _stable_baselines(origin: str, arrays: Mapping[str, NpzArray]) -> _Layout:
         Cuts(starts, stops, terminated),
         frozenset([*names, "episode_returns", *infos.values()]),
     )
+
+
+def _listed(origin: str, arrays: Mapping[str, NpzArray], name: str) -> NpzArray:
+    """Return an array with an axis.
+
+    Raises:
+        SourceFormatError: it is a single number.
+    """
+    if not arrays[name].shape:
+        got, allowed = "a single number", "one for each episode"
+        raise SourceFormatError(explain(f"{origin}: {name}", got=got, allowed=allowed, fix="save it as an array"))
+    return arrays[name]
 
 
 def _infos(arrays: Mapping[str, Rows], used: list[str], num_rows: int) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import math
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +13,12 @@ from numpy.lib import format as npy
 from dask_rl.storage.errors import DaskRLError, SourceFormatError, explain
 
 from .base import Array
+from .unreadable import NONSENSE
 
 NPZ_SUFFIX = ".npz"
 _MEMBER_SUFFIX = ".npy"
 _DAMAGED = "fetch it again: it is damaged or incomplete"
-# What zipfile, zlib and NumPy raise on bytes that make no sense, absurd sizes among them.
-_UNREADABLE = (
-    *(OSError, EOFError, ValueError, RuntimeError, NotImplementedError, OverflowError, MemoryError, SyntaxError),
-    *(zlib.error, zipfile.BadZipFile),
-)
+_MAX_COLUMN_MAJOR_BYTES = 2**30
 
 
 class NpzFile:
@@ -76,8 +72,11 @@ class NpzArray:
                 return None
             if archive.getinfo(member).file_size - file.tell() < dtype.itemsize * math.prod(shape):
                 raise EOFError(f"{member} ends early")
-        array = cls(archive, member, shape, dtype)
-        return _ColumnMajor(archive, member, shape, dtype) if fortran_order and len(shape) > 1 else array
+        if not fortran_order or len(shape) < 2:
+            return cls(archive, member, shape, dtype)
+        if dtype.itemsize * math.prod(shape) > _MAX_COLUMN_MAJOR_BYTES:
+            raise ValueError(f"{member} is in Fortran order and too large to be read at once: save it in C order")
+        return _ColumnMajor(archive, member, shape, dtype)
 
     def __getitem__(self, rows: slice) -> Array:
         """Return some rows.
@@ -133,7 +132,7 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
             yield NpzFile(archive, path)
     except DaskRLError:
         raise
-    except _UNREADABLE as error:
+    except NONSENSE as error:
         reason = " ".join(str(error).split())[:160]
         raise SourceFormatError(
             explain(str(path), got=f"unreadable npz ({reason})", allowed="a complete npz file", fix=_DAMAGED)

@@ -116,6 +116,33 @@ def test_indices_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         import_dataset(tmp_path / "a.npz", tmp_path / "d.zarr")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"indices": np.int64(3)}, "indices: got a single number; allowed: one for each episode"),
+        ({"indices": np.array([3.5])}, "indices: got values of type float64; allowed: whole numbers"),
+        ({"terminal": np.bool_(True)}, "terminal: got a single number"),
+    ],
+)
+def test_cuts_and_flags_that_make_no_sense_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    rollouts = {"obs": np.zeros((7, 1)), "acts": np.zeros((5, 1)), "indices": np.array([3])}
+    np.savez(tmp_path / "a.npz", **rollouts | change)
+    with pytest.raises(SourceFormatError, match=message):
+        import_dataset(tmp_path / "a.npz", tmp_path / "d.zarr")
+    returns = {"obs": np.zeros((5, 1)), "actions": np.zeros(5), "episode_starts": np.arange(5) == 0}
+    np.savez(tmp_path / "b.npz", **returns, episode_returns=np.float32(1))
+    with pytest.raises(SourceFormatError, match="episode_returns: got a single number"):
+        import_dataset(tmp_path / "b.npz", tmp_path / "d.zarr")
+
+
+def test_fortran_order_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "a.npz", **play(actions=np.asfortranarray(np.zeros((9, 2), np.float32))))
+    assert import_dataset(tmp_path / "a.npz", tmp_path / "d.zarr").num_steps == 7
+    monkeypatch.setattr("dask_rl.storage.formats.npz_file._MAX_COLUMN_MAJOR_BYTES", 71)
+    with pytest.raises(SourceFormatError, match=r"actions\.npy is in Fortran order and too large"):
+        import_dataset(tmp_path / "a.npz", tmp_path / "e.zarr")
+
+
 def test_a_header_that_promises_more_than_there_is(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("observations.npy", "w") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**15, 3)})
