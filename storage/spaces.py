@@ -5,6 +5,7 @@ bare tokens, which Minari writes, are read too.
 """
 
 import math
+import re
 import reprlib
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ Space = spaces.Space[Any]
 SPACE_TYPES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
 _MAX_ELEMENTS = 1 << 23  # of all Boxes together: bounds in two numbers must not reserve all memory
 _MAX_DIMENSIONS = 32
+_DTYPE_NAME = re.compile(r"[<>=|]?[a-z]+\d*")
 _MAX_LISTED = 1024  # elements whose bounds are written out one by one though they are alike, as Minari does
 _NON_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
@@ -110,21 +112,24 @@ def _num_elements(obj: Mapping[str, Any]) -> int:
     shape = obj.get("shape", ())
     if len(shape) > _MAX_DIMENSIONS:
         raise ValueError(f"{len(shape)} dimensions")
+    lengths = [int(n) for n in shape]
+    if min(lengths, default=0) < 0:
+        raise ValueError(f"an axis of length {min(lengths)}")
     subspaces = inner.values() if isinstance(inner, Mapping) else inner
-    return math.prod(int(n) for n in shape) + sum(_num_elements(sub) for sub in subspaces)
+    return math.prod(lengths) + sum(_num_elements(sub) for sub in subspaces)
 
 
 def _parse(obj: Mapping[str, Any]) -> Space:
     kind = obj["type"]
     if kind == "Box":
-        dtype, shape = np.dtype(obj["dtype"]), tuple(int(n) for n in obj["shape"])
+        dtype, shape = _dtype(obj["dtype"]), tuple(int(n) for n in obj["shape"])
         low = np.broadcast_to(np.array(obj["low"], dtype=dtype), shape)
         high = np.broadcast_to(np.array(obj["high"], dtype=dtype), shape)
         return spaces.Box(low=low, high=high, shape=shape, dtype=dtype.type)
     if kind == "Discrete":
         return spaces.Discrete(n=int(obj["n"]), start=int(obj.get("start", 0)))
     if kind == "MultiDiscrete":
-        dtype = np.dtype(obj.get("dtype", "int64"))
+        dtype = _dtype(obj.get("dtype", "int64"))
         return spaces.MultiDiscrete(nvec=obj["nvec"], dtype=dtype.type, start=obj.get("start"))
     if kind == "MultiBinary":
         return spaces.MultiBinary(n=obj["n"])
@@ -135,6 +140,13 @@ def _parse(obj: Mapping[str, Any]) -> Space:
     if kind == "Text":
         return spaces.Text(max_length=obj["max_length"], min_length=obj["min_length"], charset=obj["charset"])
     raise ValueError(f"unknown type {kind!r}")
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    """Return a type of numbers by its name; NumPy would take far more, even parse it as Python."""
+    if not isinstance(name, str) or not _DTYPE_NAME.fullmatch(name) or np.dtype(name).kind not in "biuf":
+        raise ValueError(f"dtype {name!r}")
+    return np.dtype(name)
 
 
 def spaces_equal(a: Space, b: Space) -> bool:

@@ -63,6 +63,13 @@ NONSENSE = [
 ]
 
 
+NONSENSE += [
+    {"type": kind, "dtype": dtype, "shape": [1], "low": [0], "high": [1], "nvec": [2]}
+    for kind in ("Box", "MultiDiscrete")
+    for dtype in ("(1,,2)i4", "f4,f4", "S5", "O", ["f4"], {"names": ["a"], "formats": ["f4"]})
+]
+
+
 @pytest.mark.parametrize("obj", NONSENSE, ids=range(len(NONSENSE)))
 def test_nonsense_is_one_clear_line(obj):
     with pytest.raises(DatasetError, match="allowed: Box, Discrete") as caught:
