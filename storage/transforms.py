@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -11,6 +12,11 @@ from .errors import ConfigError, explain
 from .stats import FieldStatistics
 
 Array = npt.NDArray[Any]
+
+FEW_EPISODES = 16
+"""So many are scanned one by one: a NumPy call costs more than a step of each."""
+SCAN_ROWS = 65_536
+"""Steps that are Python numbers at a time."""
 
 
 class Transform(Protocol):
@@ -132,33 +138,54 @@ def returns_to_go(
     episode_starts: npt.NDArray[np.int64],
     episode_ends: npt.NDArray[np.int64],
     discount: float,
+    out: Array | None = None,
 ) -> Array:
     """Return G_t = r_t + discount * G_{t+1} for every step, 0 in the rows of final observations.
 
-    One backward scan, all episodes at once; sums are taken in float64.
+    One backward scan, all episodes at once, the last steps of the longest ones one by one; sums are taken in float64.
 
     Args:
         rewards: (rows,), T+1 rows an episode.
         episode_starts: first rows, relative to `rewards`, (episodes,).
         episode_ends: exclusive row ends, relative to `rewards`, (episodes,).
         discount: between 0 and 1.
+        out: floats, (rows,), of episodes that cover all of them; `rewards` itself saves their memory.
 
     Returns:
-        (rows,), in the rewards' dtype if it is a float, else float32.
+        (rows,), `out` or in the rewards' dtype if it is a float, else float32.
     """
     dtype = rewards.dtype if rewards.dtype.kind == "f" else np.dtype(np.float32)
-    result = np.zeros(len(rewards), dtype)
+    result = np.zeros(len(rewards), dtype) if out is None else out
+    result[episode_ends - 1] = 0
     lengths = episode_ends - episode_starts - 1
     # Longest first: the episodes that still have a step form a prefix.
     order = np.argsort(-lengths, kind="stable")
     last_steps, lengths = episode_ends[order] - 2, lengths[order]
     running = np.zeros(len(order))
-    alive = np.searchsorted(-lengths, -np.arange(int(lengths.max(initial=0))), side="left")
+    num_together = int(lengths[FEW_EPISODES]) if len(lengths) > FEW_EPISODES else 0
+    alive = np.searchsorted(-lengths, -np.arange(num_together), side="left")
     for back, count in enumerate(alive):
         rows = last_steps[:count] - back
         running = rewards[rows] + discount * running[:count]
         result[rows] = running
+    for end, begin, behind in zip(
+        (last_steps + 1 - num_together)[:FEW_EPISODES].tolist(),
+        (last_steps + 1 - lengths)[:FEW_EPISODES].tolist(),
+        running[:FEW_EPISODES].tolist(),
+        strict=True,
+    ):
+        _scan_back(rewards[begin:end], result[begin:end], discount, behind)
     return result
+
+
+def _scan_back(rewards: Array, out: Array, discount: float, behind: float) -> None:
+    """Fill `out` with the returns-to-go of successive steps, `behind` being that of the step behind them."""
+    for stop in range(len(rewards), 0, -SCAN_ROWS):
+        start = max(0, stop - SCAN_ROWS)
+        steps = reversed(rewards[start:stop].tolist())
+        returns = list(accumulate(steps, lambda total, reward: reward + discount * total, initial=behind))
+        out[start:stop] = np.array(returns[:0:-1])
+        behind = returns[-1]
 
 
 def n_step_rewards(

@@ -9,12 +9,13 @@ import numpy.typing as npt
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.schema import REWARDS
-from dask_rl.storage.transforms import n_step_rewards, returns_to_go
+from dask_rl.storage.transforms import SCAN_ROWS, n_step_rewards, returns_to_go
 
 from .blocks import BlockPlan
 from .config import Feed
 from .layout import NEXT_VALID, RETURNS_TO_GO, STEPS_LEFT, TIMESTEPS, Layout
 from .partition import IntArray
+from .sampling import Halo
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def derive_columns(feed: Feed, layout: Layout, dataset: OfflineDataset, shards: 
     returns: dict[int, tuple[int, npt.NDArray[Any]]] = {}
     if any(column.name == RETURNS_TO_GO for column in layout.derived):
         for shard in shards:
-            returns[shard] = _scan(feed, dataset, shard, layout.halo.before)
+            returns[shard] = _scan(feed, dataset, shard, layout.halo)
     return DerivedColumns(feed.transitions.invalid_next_rows, returns, layout.sampling.n_step, layout.discount)
 
 
@@ -68,16 +69,21 @@ def _fill_pieces(plan: BlockPlan, column: npt.NDArray[Any], firsts: IntArray, st
     column[plan.local_index()] = np.repeat(firsts - step * begins, lengths) + step * np.arange(lengths.sum())
 
 
-def _scan(feed: Feed, dataset: OfflineDataset, shard: int, rows_before: int) -> tuple[int, npt.NDArray[Any]]:
+def _scan(feed: Feed, dataset: OfflineDataset, shard: int, halo: Halo) -> tuple[int, npt.NDArray[Any]]:
     positions = feed.shard_edges[shard], feed.shard_edges[shard + 1] - 1
     first, last = (int(row) for row in feed.transitions.rows(positions))
-    first = max(0, first - rows_before)
+    first = max(0, first - halo.before)
     ends = np.asarray(dataset.episode_ends)
     low, high = np.searchsorted(ends, (first, last), side="right")
     ends = ends[low : high + 1]
     starts = np.concatenate(([first], ends[:-1]))
-    rewards = dataset.read("rewards", first, int(ends[-1])).astype(feed.config.dtype)
-    for transform in feed.config.transforms.get("rewards", ()):
-        transform.apply(rewards, out=rewards)
-    values = returns_to_go(rewards, starts - first, ends - first, feed.config.discount)
-    return first, values.astype(feed.config.dtype)
+    values = np.empty(int(ends[-1]) - first, feed.config.dtype)
+    for begin in range(first, int(ends[-1]), SCAN_ROWS):
+        stop = min(begin + SCAN_ROWS, int(ends[-1]))
+        values[begin - first : stop - first] = dataset.read(REWARDS, begin, stop)
+    for transform in feed.config.transforms.get(REWARDS, ()):
+        transform.apply(values, out=values)
+    returns_to_go(values, starts - first, ends - first, feed.config.discount, out=values)
+    # The last episode may be the next shards' for the most part.
+    needed = last + 1 + halo.after + halo.next - first
+    return first, values[:needed].copy() if needed < len(values) else values

@@ -1,4 +1,5 @@
 import json
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from dask_rl.storage import (
     returns_to_go,
     transform_from_json,
 )
+from dask_rl.storage.transforms import FEW_EPISODES, SCAN_ROWS
 
 
 def test_normalize_by_hand():
@@ -76,6 +78,31 @@ def test_returns_to_go_equal_the_definition(lengths, discount, seed):
             powers = discount ** np.arange(end - 1 - row)
             wanted[row] = np.sum(powers * rewards[row : end - 1])
     np.testing.assert_allclose(returns_to_go(rewards, starts, ends, discount), wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_returns_to_go_of_long_episodes_are_the_recurrence_to_the_last_bit(dtype):
+    rng = np.random.default_rng(0)
+    lengths = np.concatenate([rng.integers(0, 40, 2 * FEW_EPISODES), [SCAN_ROWS + 1000, 500]])
+    ends = np.cumsum(lengths + 1)
+    rewards = rng.normal(size=ends[-1]).astype(dtype)
+    wanted = np.zeros(len(rewards), dtype)
+    for end, length in zip(ends.tolist(), lengths.tolist(), strict=True):
+        total = 0.0
+        for row in reversed(range(end - 1 - length, end - 1)):
+            total = float(rewards[row]) + 0.99 * total
+            wanted[row] = total
+    np.testing.assert_array_equal(returns_to_go(rewards, ends - lengths - 1, ends, 0.99), wanted)
+    assert returns_to_go(rewards, ends - lengths - 1, ends, 0.99, out=rewards) is rewards
+    np.testing.assert_array_equal(rewards, wanted)
+
+
+def test_returns_to_go_of_one_long_episode_take_one_pass():
+    rewards = np.ones(1_000_001, np.float32)
+    begin = time.process_time()
+    result = returns_to_go(rewards, np.array([0]), np.array([len(rewards)]), 1.0)
+    assert result[0] == 1_000_000
+    assert time.process_time() - begin < 6  # a NumPy call a step takes several times as long
 
 
 def test_returns_to_go_keep_the_type():
