@@ -8,6 +8,7 @@ from dask_rl.learners.algorithms.registry import build_algorithm
 from dask_rl.learners.batch import DEFAULT_MODULE_ID, ModuleID
 from dask_rl.learners.iterator import SharedData
 from dask_rl.learners.module import MultiRLModuleSpec, RLModuleSpec
+from dask_rl.learners.saved_module import reading
 from dask_rl.pipeline.feed.config import FeedConfig
 from dask_rl.pipeline.feed.frames import stacked_space
 from dask_rl.pipeline.feed.layout import RETURNS_TO_GO
@@ -110,7 +111,8 @@ def _open_module(job: TrainJob, module_id: ModuleID, saved: SavedData | None) ->
         if settings.normalize_observations and saved is None:
             fitted = fit_normalizers(dataset, observation_space)
         elif settings.normalize_observations and saved is not None:
-            fitted = normalizers_from_json(saved.normalize, observation_space)
+            with reading(f"latest checkpoint of {job.run}"):
+                fitted = normalizers_from_json(saved.normalize, observation_space)
         feed = _feed_config(job, module_id, algorithm.required_fields, fitted)
         if saved is not None and saved.rows is not None:
             feed = replace(feed, block_rows=saved.rows[0], window_rows=saved.rows[1])

@@ -16,10 +16,12 @@ from dask_rl.pipeline.runs.job import TrainJob, parse_job
 from dask_rl.pipeline.runs.run_directory import RunDirectory
 from dask_rl.pipeline.runs.saved_data import load_saved_data
 from dask_rl.pipeline.runs.train import train
-from dask_rl.storage.checkpoints.store import CheckpointStore
+from dask_rl.storage.checkpoints.store import CheckpointStore, load_checkpoint, save_checkpoint
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import CheckpointError, RunStateError
 from dask_rl.storage.writer import DatasetWriter
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture
@@ -95,6 +97,21 @@ def test_a_damaged_latest_checkpoint_is_named_with_its_remedy(make_job, name):
         train(job)
     shutil.rmtree(latest)
     assert train(job).weights_hash == wanted
+
+
+@pytest.mark.parametrize("change", ["statistics", "rows"])
+def test_what_a_checkpoint_says_of_other_data_is_refused_by_its_name(make_job, change):
+    job = make_job()
+    path = CheckpointStore(train(job).run / "checkpoints").latest()
+    (Path(job.run) / "result.json").unlink()
+    state, metadata = load_checkpoint(path)
+    if change == "rows":
+        state["learner"]["iterators"]["train"]["parameters"]["block_rows"] = [1]
+    else:
+        metadata["normalize"]["default_module"] |= {"mean": [0.0] * 9, "std": [1.0] * 9}
+    save_checkpoint(path, state, metadata)
+    with pytest.raises(CheckpointError, match=r"checkpoint.*: got metadata that describe no module"):
+        train(job)
 
 
 def test_a_start_that_opened_other_rows_than_the_run_began_with_is_told_so(make_job, tmp_path, feed_dataset):

@@ -84,6 +84,7 @@ def test_what_a_dataset_was_standardised_by_is_the_policys_not_the_feeds(tmp_pat
     assert stored_normalizers(dataset, dataset.observation_space) == {}
 
 
+@pytest.mark.service
 def test_a_policy_of_standardised_data_acts_on_what_its_environment_gives(tmp_path):
     config = CollectConfig(environment="Pendulum-v1", policy="pendulum-swing-up", num_episodes=2, max_episode_steps=40)
     collect(config, tmp_path / "raw.zarr").close()
