@@ -18,6 +18,7 @@ from .remote.address import redact
 _SYNC_BYTES = 16 << 20
 _SYNCS_AT_ONCE = 8
 _MAX_BUFFERS = 512  # the kernel takes at most 1024 a call
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _AT_FDCWD = -100  # these two are Linux's
 _RENAME_EXCHANGE = 2
 
@@ -43,10 +44,34 @@ def write_atomically(path: Path, buffers: Iterable[Bytes], temporary: Path, *, f
         temporary: a directory that exists, on the same file system, for the unfinished file.
         flush: whether to wait for the disk; without, a loss of power may leave the file empty.
     """
-    with _unfinished(path, temporary) as descriptor:
+    with _unfinished(path, temporary / uuid.uuid4().hex) as descriptor:
         _write_all(descriptor, list(buffers))
         if flush:
             os.fdatasync(descriptor)
+
+
+def replace_file(path: Path, content: Bytes, unfinished: Path) -> None:
+    """Write a file so that it is there as it was or as it is to be, also after a loss of power, and its name too.
+
+    Args:
+        path: the file; its directory exists.
+        content: all of it.
+        unfinished: a name on the same file system, of which at most one is left by processes that die.
+    """
+    with _unfinished(path, unfinished) as descriptor:
+        _write_all(descriptor, [content])
+        os.fdatasync(descriptor)
+    fsync_path(path.parent)
+
+
+def write_synced(path: Path, content: Bytes) -> None:
+    """Write a new file, and its bytes through to the disk; for one whose directory gets its name when it is whole."""
+    descriptor = os.open(path, _NEW_FILE, 0o666)
+    try:
+        _write_all(descriptor, [content])
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_stream(path: Path, parts: Iterable[Bytes], temporary: Path) -> None:
@@ -59,7 +84,7 @@ def write_stream(path: Path, parts: Iterable[Bytes], temporary: Path) -> None:
         parts: its content; each is written before the next is asked for.
         temporary: as for `write_atomically`.
     """
-    with _unfinished(path, temporary) as descriptor:
+    with _unfinished(path, temporary / uuid.uuid4().hex) as descriptor:
         with ThreadPoolExecutor(max_workers=1) as syncer:
             pending, under_way = 0, None
             for part in parts:
@@ -104,10 +129,9 @@ def fsync_paths(paths: Iterable[Path]) -> None:
 
 
 @contextmanager
-def _unfinished(path: Path, temporary: Path) -> Iterator[int]:
+def _unfinished(path: Path, unfinished: Path) -> Iterator[int]:
     """Give the descriptor of a new file that becomes `path` in the end; after an error nothing of it stays."""
-    unfinished = temporary / uuid.uuid4().hex
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(unfinished, _NEW_FILE, 0o666)
     try:
         try:
             yield descriptor

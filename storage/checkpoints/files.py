@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from dask_rl.storage.errors import CheckpointError, explain
-from dask_rl.storage.files import fsync_path
+from dask_rl.storage.files import exchange, fsync_path, replace_file, write_synced
 
 from .component_bytes import decode_arrays, decode_values, encode_arrays, encode_values
 from .component_tree import ROOT, Component, array_file, assemble, flatten, to_json_value, value_file
@@ -136,9 +136,7 @@ def change_metadata(path: Path, changes: Mapping[str, Any], temporary: Path) -> 
     header["metadata"] |= to_json_value(dict(changes), "metadata")
     header["checksum"] = checksum(header)
     try:
-        write_synced(temporary, encode_values(header, METADATA_FILE))
-        os.replace(temporary, path / METADATA_FILE)
-        fsync_path(path)
+        replace_file(path / METADATA_FILE, encode_values(header, METADATA_FILE), temporary)
     except OSError as error:
         raise not_writable(path, error) from error
 
@@ -168,7 +166,10 @@ def _write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _replace_directory(temporary: Path, target: Path) -> None:
-    """Rename `temporary` to `target`; a directory that is there is moved aside first and then removed."""
+    """Put `temporary` in the place of `target`; a directory that is there goes, where possible in the same step."""
+    if target.exists() and exchange(temporary, target):
+        fsync_path(target.parent)
+        return  # what has the name `temporary` now is removed with it
     aside = None
     if target.exists():
         aside = temporary.with_name(f".{target.name}.{uuid.uuid4().hex}.old.tmp")
@@ -188,14 +189,6 @@ def not_writable(path: Path, error: OSError) -> CheckpointError:
     """Return the error for what the operating system refuses to write."""
     fix = "choose a place that can be written to, with room"
     return CheckpointError(explain(str(path), got=error.strerror or str(error), fix=fix))
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a file and its bytes through to the disk."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _check_room(root: Path, components: Iterable[str], files: Mapping[str, Any]) -> None:

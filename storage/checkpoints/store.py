@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dask_rl.storage.errors import CheckpointError, explain
-from dask_rl.storage.files import fsync_path
+from dask_rl.storage.files import replace_file
 
-from .files import change_metadata, load_checkpoint, load_metadata, not_writable, save_checkpoint, write_synced
+from .files import change_metadata, load_checkpoint, load_metadata, not_writable, save_checkpoint
 from .header import METADATA_FILE
 
 __all__ = ["CheckpointStore", "load_checkpoint", "load_metadata", "save_checkpoint"]
@@ -53,7 +53,7 @@ class CheckpointStore:
             shutil.rmtree(leftover, ignore_errors=True)
         path = save_checkpoint(self._path(step), state, {**metadata, "step": int(step), "score": _known(score)})
         try:
-            _write_atomically(self.directory / _LATEST_FILE, path.name.encode())
+            replace_file(self.directory / _LATEST_FILE, path.name.encode(), self.directory / f".{_LATEST_FILE}.tmp")
             self._prune(protected=path.name)
         except OSError as error:
             raise not_writable(self.directory, error) from error
@@ -166,10 +166,3 @@ def _score(path: Path) -> float | None:
     except CheckpointError:
         return None  # an old checkpoint that went bad must not stop the run that saves a new one
     return score if isinstance(score, float) and math.isfinite(score) else None
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    write_synced(temporary, data)
-    os.replace(temporary, path)
-    fsync_path(path.parent)

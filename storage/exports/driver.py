@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import DatasetError, explain
-from dask_rl.storage.files import check_local, fsync_path
+from dask_rl.storage.files import check_local, exchange, fsync_path
 
 from .base import ExportSummary, Progress
 from .registry import get_exporter
@@ -74,6 +74,8 @@ def _flush(made: Path) -> int:
 def _move(made: Path, target: Path, old: Path) -> None:
     """Give what was made its name; what had it before goes only then."""
     if os.path.lexists(target):
+        if exchange(made, target):  # what was there is removed with the folder
+            return
         os.rename(target, old)
     try:
         os.rename(made, target)

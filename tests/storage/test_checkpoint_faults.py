@@ -13,6 +13,7 @@ import pytest
 from dask_rl.storage.checkpoints.header import checksum
 from dask_rl.storage.checkpoints.store import CheckpointStore, load_checkpoint, save_checkpoint
 from dask_rl.storage.errors import CheckpointError
+from dask_rl.storage.files import exchange
 
 STATE = {"step": 7, "w": np.arange(64.0), "learner": {"w": np.ones(3)}, "rng": {"state": 1}}
 METADATA = {"class_name": "Learner", "constructor": {"lr": 1e-3}}
@@ -138,16 +139,31 @@ def test_a_replacement_that_fails_leaves_the_checkpoint_it_was_to_replace(tmp_pa
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         rename(source, target)
 
-    with mock.patch("os.rename", fail_to_place), pytest.raises(CheckpointError, match="Input/output error"):
+    by_renames = mock.patch("dask_rl.storage.checkpoints.files.exchange", return_value=False)
+    failing = mock.patch("os.rename", fail_to_place)
+    with by_renames, failing, pytest.raises(CheckpointError, match="Input/output error"):
         save_checkpoint(path, {"step": 8}, METADATA)
     assert load_checkpoint(path)[0]["step"] == 7
     assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_one_of_the_two(tmp_path: Path, after: bool) -> None:
+    path = save_checkpoint(tmp_path / "c", STATE, METADATA)
+
+    def die(one: Path, other: Path) -> bool:
+        assert not after or exchange(one, other)
+        raise Killed
+
+    with mock.patch("dask_rl.storage.checkpoints.files.exchange", die), pytest.raises(Killed):
+        save_checkpoint(path, {"step": 8}, METADATA)
+    assert load_checkpoint(path)[0]["step"] == (8 if after else 7)
+
+
 def test_a_disk_that_is_full_when_latest_is_written_is_one_clear_line(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with (
-        mock.patch("dask_rl.storage.checkpoints.store._write_atomically", side_effect=full),
+        mock.patch("dask_rl.storage.checkpoints.store.replace_file", side_effect=full),
         pytest.raises(CheckpointError, match=r"got No space left on device; choose a place"),
     ):
         CheckpointStore(tmp_path).save(1, STATE, METADATA)
@@ -157,11 +173,11 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("at", ["open", "replace"])
+@pytest.mark.parametrize("at", ["fdatasync", "replace"])
 def test_a_kill_while_the_only_checkpoint_gets_its_score_leaves_it(tmp_path: Path, at: str) -> None:
     store = CheckpointStore(tmp_path, keep_last=1)
     store.save(5, STATE, METADATA)
-    with mock.patch.object(Path if at == "open" else os, at, side_effect=Killed), pytest.raises(Killed):
+    with mock.patch.object(os, at, side_effect=Killed), pytest.raises(Killed):
         store.set_score(5, 2.5)
     state, metadata = CheckpointStore(tmp_path).load()
     assert (state["step"], metadata["score"]) == (7, None)

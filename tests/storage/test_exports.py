@@ -180,6 +180,22 @@ def test_an_export_is_there_complete_or_not_at_all(
     assert [path.name for path in dest.parent.iterdir()] == ["x-v0"]
 
 
+@pytest.mark.parametrize("one_step", [True, False])
+def test_an_export_takes_the_place_of_the_one_before_in_one_step_where_there_is_one(
+    one_step: bool, dataset: OfflineDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dest = tmp_path / "exports/x-v0"
+    export_dataset(dataset, dest, format="minari")
+    (dest / "data/left.txt").touch()
+    if one_step:
+        monkeypatch.setattr("os.rename", None)  # whoever dies between two of these leaves nothing at the path
+    else:
+        monkeypatch.setattr("dask_rl.storage.exports.driver.exchange", lambda one, other: False)
+    export_dataset(dataset, dest, format="minari", overwrite=True)
+    assert not (dest / "data/left.txt").exists()
+    assert [path.name for path in dest.parent.iterdir()] == ["x-v0"]
+
+
 @pytest.mark.parametrize("name", EXPORTERS)
 @pytest.mark.parametrize("suffix", ["", ".zip"])
 def test_overwriting_takes_nothing_but_an_export(
