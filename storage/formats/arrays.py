@@ -147,12 +147,23 @@ def _open_arrays(arrays: Mapping[str, Array]) -> Iterator[Lookup]:
     yield arrays.__getitem__
 
 
+def _whole_numbers(ends: npt.ArrayLike) -> Array:
+    """Return exclusive rows as (episodes,) int64."""
+    given = np.asarray(ends).reshape(-1)
+    if len(given) and not (given.dtype.kind in "iuf" and (np.abs(given) < 2**53).all() and (given % 1 == 0).all()):
+        got, fix = f"{given[:3].tolist()} … of type {given.dtype}", "correct them"
+        raise SourceFormatError(explain("episode_ends", got=got, allowed="whole numbers", fix=fix))
+    return given.astype(np.int64)
+
+
 def _cuts(num_steps: int, steps: Mapping[str, Array], episode_ends: npt.ArrayLike | None) -> tuple[Cuts, str]:
     """Return the episodes, and by which rule they were found."""
-    flags: dict[str, Any] = {name: read_flags(steps[name]) for name in ("terminations", "truncations") if name in steps}
+    flags: dict[str, Any] = {
+        name: read_flags(steps[name], name) for name in ("terminations", "truncations") if name in steps
+    }
     flagged = np.logical_or.reduce([np.zeros(num_steps, bool), *flags.values()])
     if episode_ends is not None:
-        ends = np.asarray(episode_ends).reshape(-1).astype(np.int64)
+        ends = _whole_numbers(episode_ends)
         starts, stops = np.append(0, ends[:-1]), ends
         if not len(ends) or (starts >= stops).any() or stops[-1] != num_steps:
             got, allowed = f"ends up to {ends[-1] if len(ends) else 0}", f"growing ends, the last {num_steps}"

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
 from dask_rl.storage.building.step_columns import StepColumns
+from dask_rl.storage.errors import SourceFormatError, explain
 from dask_rl.storage.nested import Columns
 
 Array = npt.NDArray[Any]
@@ -141,3 +143,36 @@ def flags_at_end(num_steps: int, flag: bool) -> Array:
     if num_steps:
         flags[-1] = flag
     return flags
+
+
+def environment_limit(name: str | None) -> int | None:
+    """Return the time limit of an environment in steps; None if it has none, or is unknown."""
+    if name is None:
+        return None
+    try:
+        return gymnasium.spec(name).max_episode_steps
+    except gymnasium.error.Error:  # the import reports the unknown name in its own words
+        return None
+
+
+def as_flags(values: Array, subject: str, first_row: int = 0) -> Array:
+    """Return which rows are not 0, (rows,) bool.
+
+    Args:
+        values: (rows,), or (rows, 1).
+        subject: what they are, for messages.
+        first_row: number of the first of them, for messages.
+
+    Raises:
+        SourceFormatError: they are no numbers, not one a row, or one is missing, which is no flag that is set.
+    """
+    if values.dtype.kind not in "biuf" or not values.ndim or values.size != len(values):
+        got = f"values of type {values.dtype} and shape {values.shape}"
+        raise SourceFormatError(explain(subject, got=got, allowed="one flag a row", fix="convert them first"))
+    flags = values.reshape(-1)
+    missing = np.isnan(flags)
+    if missing.any():
+        got, fix = f"no value in row {first_row + int(np.argmax(missing))}", "fill it in: 0 or 1"
+        raise SourceFormatError(explain(subject, got=got, allowed="a flag in each row", fix=fix))
+    set_flags: Array = flags != 0
+    return set_flags

@@ -71,14 +71,14 @@ def to_episode(
     """
     observations = _observations(raw, observation_space)
     actions, clipped_steps = _actions(raw, action_space, options)
-    rewards = _floats(raw, "rewards", raw.rewards.reshape(len(raw.rewards), -1), narrow)
-    if rewards.shape[1:] != (1,):
+    rewards = _floats(raw, "rewards", raw.rewards, narrow).reshape(-1)
+    if len(rewards) != len(raw.rewards):
         raise _fault(raw, "rewards", "wrong shape", got=f"shape {raw.rewards.shape}", allowed="one number a step")
     try:
         episode = Episode(
             observations=observations,
             actions=actions,
-            rewards=rewards[:, 0],
+            rewards=rewards,
             terminations=raw.terminations,
             truncations=raw.truncations,
             infos={key: _floats(raw, f"infos/{key}", column, narrow) for key, column in raw.infos.items()},
@@ -144,7 +144,7 @@ def _mapped(
         clipped = np.clip(actions, low, high)
         outside = (clipped != actions).reshape(len(actions), -1).any(axis=1)
         actions = clipped
-    return actions.astype(space.dtype), outside
+    return actions, outside  # not cast: fractions for a space of whole numbers are to be refused
 
 
 def _column(raw: RawEpisode, field: str, values: Array, space: Space) -> Array:

@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.schema import INFO_NAME
 
-from .base import Array, ImportOptions, Source
+from .base import Array, ImportOptions, Source, environment_limit
 from .flat import Cuts, Roles, Rows, check_columns, cut_after, make_flat_source, read_flags
 from .hdf5 import is_hdf5_name, open_hdf5, open_hdf5_columns, read_dataset
 
@@ -82,7 +81,7 @@ def _cuts(columns: Mapping[str, Rows], path: Path, options: ImportOptions) -> tu
         starts, stops = cut_after(terminals | read_flags(columns["timeouts"]))
         rule = "episodes split at terminals and timeouts"
     else:
-        limit = options.max_episode_steps or _environment_limit(options.environment)
+        limit = options.max_episode_steps or environment_limit(options.environment)
         if limit is not None:
             starts, stops = _cut_long(*cut_after(terminals), limit)
             rule = f"episodes split at terminals and, as there are no timeouts, after {limit} steps"
@@ -101,16 +100,6 @@ def _cuts(columns: Mapping[str, Rows], path: Path, options: ImportOptions) -> tu
     rule += "; terminated where terminals is set on the last row, truncated otherwise; rows after the last end are a "
     rule += "truncated episode"
     return Cuts(starts, stops, terminals[stops - 1]), rule
-
-
-def _environment_limit(name: str | None) -> int | None:
-    if name is None:
-        return None
-    try:
-        limit = gymnasium.spec(name).max_episode_steps
-    except gymnasium.error.Error:  # the import reports the unknown name in its own words
-        return None
-    return limit
 
 
 def _cut_long(starts: Array, stops: Array, limit: int) -> tuple[Array, Array]:

@@ -16,10 +16,11 @@ import numpy as np
 from dask_rl.storage.errors import SourceFormatError, explain
 from dask_rl.storage.nested import unflatten
 
-from .base import Array, RawEpisode, Source, flags_at_end
+from .base import Array, RawEpisode, Source, as_flags, flags_at_end
 
 _BLOCK_BYTES = 2**22
 _SCAN_ROWS = 2**20
+_CHECK = "check the source"
 
 
 class Rows(Protocol):
@@ -85,6 +86,10 @@ def make_flat_source(
     rule: str, origin: str, open_columns: OpenColumns, roles: Roles, cuts: Cuts, **facts: Any
 ) -> Source:
     """Return the source over such columns; `facts` are further fields of it."""
+    following = roles.next_observations.keys()
+    if following and following != roles.observations.keys():
+        got, allowed = (", ".join(sorted(names)) for names in (following, roles.observations))
+        raise SourceFormatError(explain(f"{origin}: next observations", got=got, allowed=allowed, fix=_CHECK))
     if roles.rewards is None:
         rule += "; the source stores no rewards: all are 0"
     if not roles.final_rows and not roles.next_observations:
@@ -113,7 +118,11 @@ def _episode(origin: str, columns: "_Reader", roles: Roles, cuts: Cuts, number: 
     after = first + stop - start + roles.final_rows
     observations = {path: columns.read(name, first, after) for path, name in roles.observations.items()}
     for path, name in roles.next_observations.items():
-        observations[path] = np.concatenate([observations[path], columns.read(name, stop - 1, stop)])
+        last = columns.read(name, stop - 1, stop)
+        if last.shape[1:] != observations[path].shape[1:]:
+            got, allowed = f"rows of shape {last.shape[1:]}", f"{observations[path].shape[1:]}, as observations are"
+            raise SourceFormatError(explain(f"{origin}: {name}", got=got, allowed=allowed, fix=_CHECK))
+        observations[path] = np.concatenate([observations[path], last])
     terminated = bool(cuts.terminated[number])
     return RawEpisode(
         origin=origin,
@@ -186,13 +195,20 @@ def check_columns(origin: str, columns: Mapping[str, Rows]) -> int:
     return next(iter(lengths.values()))
 
 
-def read_flags(column: Rows) -> Array:
-    """Return which rows of a column are not 0, (rows,) bool, read piece by piece."""
+def read_flags(column: Rows, subject: str = "") -> Array:
+    """Return which rows of a column are not 0, (rows,) bool, read piece by piece.
+
+    Raises:
+        SourceFormatError: it is no column of one flag a row; `subject`, or the column's own name, says which.
+    """
+    subject = subject or str(getattr(column, "name", "a column of flags"))
+    if not column.shape:
+        raise SourceFormatError(explain(subject, got="one value", allowed="a flag in each row", fix=_CHECK))
     num_rows = column.shape[0]
     flags = np.zeros(num_rows, dtype=bool)
     for first in range(0, num_rows, _SCAN_ROWS):
         piece = np.asarray(column[first : first + _SCAN_ROWS])
-        flags[first : first + len(piece)] = (piece.reshape(len(piece), -1) != 0).any(axis=1)
+        flags[first : first + len(piece)] = as_flags(piece, subject, first)
     return flags
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from dask_rl.storage.errors import ConfigError, SourceFormatError, explain
 
 from .arrow_columns import to_array
-from .base import Array, ImportOptions, ImportSummary, Space
+from .base import Array, ImportOptions, ImportSummary, Space, as_flags
 from .driver import Progress, import_source
 from .rllib_rows import make_source
 
@@ -41,6 +41,11 @@ class _FrameTable:
         return self.names
 
     @property
+    def lacking(self) -> Mapping[str, str]:
+        """Nothing: all parts have the same columns."""
+        return {}
+
+    @property
     def num_parts(self) -> int:
         """Partitions, or ranges of rows."""
         return len(self.starts)
@@ -62,7 +67,7 @@ class _FrameTable:
             self.frame, self.starts[part], {name: self.roles[name] for name in wanted}, self.origin(part)
         )
         if numbered and self.first_ids is not None:
-            ended = np.logical_or.reduce([found[name].astype(bool) for name in flags])
+            ended = _ended({name: found[name] for name in flags}, self.origin(part))
             found["eps_id"] = self.first_ids[part] + np.concatenate([[0], np.cumsum(ended)[:-1]]).astype(np.int64)
         return {name: found[name] for name in columns}
 
@@ -124,7 +129,7 @@ def import_frame(
         **{f"infos/{name}": name for name in infos},
     }
     table = _make_table(frame, {name: columns for name, columns in roles.items() if columns is not None})
-    source = make_source(table, "frame", infos, observation_space, action_space)
+    source = make_source(table, "frame", infos, observation_space, action_space, in_order=episode is None)
     flags = " and ".join(name for name in (terminations, truncations) if name is not None)
     order = step or ("which observation follows which" if next_observations and episode else "the frame")
     rule = (
@@ -152,11 +157,15 @@ def _make_table(frame: Any, roles: Mapping[str, Names]) -> _FrameTable:
     if type(frame).__name__ not in ("DataFrame", "Table") or not hasattr(frame, "columns"):
         got, allowed = type(frame).__name__, "a pandas or dask DataFrame, or a pyarrow Table"
         raise ConfigError(explain("frame", got=got, allowed=allowed, fix="convert it"))
-    there = set(frame.column_names if _is_arrow(frame) else frame.columns)
-    missing = sorted({name for names in roles.values() for name in _listed(names)} - there)
-    if missing:
-        got, allowed = f"no column {', '.join(missing)}", ", ".join(map(str, sorted(there, key=str)))
-        raise ConfigError(explain("frame", got=got, allowed=allowed, fix="name the columns that it has"))
+    there = list(frame.column_names if _is_arrow(frame) else frame.columns)
+    named = {name for names in roles.values() for name in _listed(names)}
+    listing = ", ".join(sorted(map(str, there)))
+    for problem, names in (("no", named - {*there}), ("several", {name for name in named if there.count(name) > 1})):
+        if names:
+            got = f"{problem} column {', '.join(sorted(map(str, names)))}"
+            raise ConfigError(explain("frame", got=got, allowed=listing, fix="name the columns that it has, once"))
+    if not all(_listed(names) for names in roles.values()):
+        raise ConfigError(explain("frame", got="an empty list of columns", allowed=listing, fix="name some"))
     starts = range(frame.npartitions) if _is_dask(frame) else range(0, max(len(frame), 1), _PART_ROWS)
     if "eps_id" in roles:
         return _FrameTable(frame, roles, tuple(starts), None)
@@ -167,7 +176,7 @@ def _make_table(frame: Any, roles: Mapping[str, Names]) -> _FrameTable:
     first_ids = [0]
     for start in starts:
         ended = _read_part(frame, start, flags, "frame")
-        first_ids.append(first_ids[-1] + int(np.logical_or.reduce([c.astype(bool) for c in ended.values()]).sum()))
+        first_ids.append(first_ids[-1] + int(_ended(ended, "frame").sum()))
     return _FrameTable(frame, roles, tuple(starts), tuple(first_ids[:-1]))
 
 
@@ -179,10 +188,22 @@ def _read_part(frame: Any, start: int, roles: Mapping[str, Names], origin: str) 
         part = frame.select(names).slice(start, _PART_ROWS) if _is_arrow(frame) else frame[names]
         part = part if _is_arrow(frame) else part.iloc[start : start + _PART_ROWS]
     read = {name: _column(part[name], origin, name) for name in names}
-    return {
-        role: read[columns] if isinstance(columns, str) else np.stack([read[name] for name in columns], axis=1)
-        for role, columns in roles.items()
-    }
+    found = {}
+    for role, columns in roles.items():
+        for name in _listed(columns):
+            if read[name].dtype.kind not in "biuf" and role != "eps_id":
+                got, allowed = f"values of type {read[name].dtype}", "numbers, or arrays of one shape"
+                raise _unusable(origin, name, got, allowed, "convert them first")
+            if read[name].ndim != 1 and not isinstance(columns, str):
+                got = f"arrays of shape {read[name].shape[1:]}"
+                raise _unusable(origin, name, got, "numbers, where several columns are named", "name it alone")
+        found[role] = read[columns] if isinstance(columns, str) else np.stack([read[c] for c in columns], axis=1)
+    return found
+
+
+def _ended(flags: Mapping[str, Array], origin: str) -> Array:
+    """Return the rows at which an episode ends, (rows,) bool."""
+    return np.logical_or.reduce([as_flags(column, f"{origin}, {name}") for name, column in flags.items()])
 
 
 def _column(column: Any, origin: str, name: str) -> Array:
@@ -193,17 +214,19 @@ def _column(column: Any, origin: str, name: str) -> Array:
         return values
     if all(isinstance(value, str) for value in values):  # of episodes
         return values.astype(str)
-    where = f"{origin}: column '{name}'"
     try:
         stacked = np.stack([np.asarray(value) for value in values]) if len(values) else values.astype(np.float64)
     except ValueError as error:
-        raise SourceFormatError(
-            explain(where, got="rows of different lengths", allowed="numbers, or arrays of one shape", fix="pad them")
-        ) from error
+        got, allowed = "rows of different lengths", "numbers, or arrays of one shape"
+        raise _unusable(origin, name, got, allowed, "pad them") from error
     if stacked.dtype.kind not in "biuf":
         got, fix = f"values of type {stacked.dtype}", "convert them first; fill missing ones"
-        raise SourceFormatError(explain(where, got=got, allowed="numbers, or arrays of one shape", fix=fix))
+        raise _unusable(origin, name, got, "numbers, or arrays of one shape", fix)
     return stacked
+
+
+def _unusable(origin: str, name: str, got: str, allowed: str, fix: str) -> SourceFormatError:
+    return SourceFormatError(explain(f"{origin}: column '{name}'", got=got, allowed=allowed, fix=fix))
 
 
 def _listed(names: Names) -> Sequence[str]:

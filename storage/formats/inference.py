@@ -17,6 +17,7 @@ RULE = (
     "[-1, 1] if all lie in it and of their smallest and largest values otherwise, integer actions "
     "Discrete(largest + 1)"
 )
+_MAX_CHOICES = 2**53  # larger integers are not exact as float64, which bounds are kept as
 
 
 class ColumnBounds:
@@ -34,8 +35,8 @@ class ColumnBounds:
 
     def add(self, values: Array) -> None:
         """Take the rows of one episode into account."""
-        if values.dtype.kind not in "biuf":
-            got = f"values of type {values.dtype}"
+        if values.dtype.kind not in "biuf" or not values.ndim:
+            got = f"values of type {values.dtype}" if values.ndim else "one value for all steps"
             raise SourceFormatError(explain(self.name, got=got, allowed="numbers", fix="convert the source first"))
         if self.shape is None:
             self.shape = values.shape[1:]
@@ -110,6 +111,9 @@ def _observation_part(column: ColumnBounds) -> Space:
         return spaces.Box(0, 1, shape, np.uint8)
     if column.dtype == np.uint8:
         return spaces.Box(0, 255, shape, np.uint8)
+    if max(column.high.max(initial=0), -column.low.min(initial=0)) >= _MAX_CHOICES:
+        got, fix = f"integers up to {column.high.max(initial=0):.3g}", "convert them to floats first"
+        raise SourceFormatError(explain(column.name, got=got, allowed="integers below 2^53", fix=fix))
     if not shape and column.low.min(initial=0) >= 0:
         return spaces.Discrete(max(2, int(column.high) + 1))
     return infer_box(column.low, column.high, shape, column.dtype)
@@ -128,11 +132,12 @@ def _action_part(column: ColumnBounds) -> Space:
 
 
 def _discrete(column: ColumnBounds, shape: tuple[int, ...]) -> Space:
-    if column.low.min(initial=0) < 0:
+    if column.low.min(initial=0) < 0 or column.high.max(initial=0) >= _MAX_CHOICES:
+        end = f"down to {int(column.low.min())}" if column.low.min(initial=0) < 0 else f"up to {column.high.max():.3g}"
         raise SourceFormatError(
             explain(
                 column.name,
-                got=f"integers down to {int(column.low.min())}",
+                got=f"integers {end}",
                 allowed="integers from 0 (discrete), or floats (continuous)",
                 fix="name the environment so that its action space is used",
             )

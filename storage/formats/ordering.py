@@ -32,7 +32,6 @@ def order_episodes(
     num_rows = len(done)
     order = np.arange(num_rows)
     if times is not None:
-        times = times.reshape(-1)
         if len(np.unique(times)) == num_rows:
             order = np.argsort(times, kind="stable")
         linked = np.diff(times[order]) == 1
@@ -46,6 +45,11 @@ def order_episodes(
     if len(pieces) > 1:
         pieces = _chain(pieces, first, after, done)
     return _judged(pieces, done, origin)
+
+
+def count_gaps(pieces: list[Array], done: Array) -> int:
+    """Return how many of the episodes of an id end without a flag, although others follow."""
+    return sum(not done[piece[-1]] for piece in pieces[:-1])
 
 
 def _judged(pieces: list[Array], done: Array, origin: str) -> list[Array]:

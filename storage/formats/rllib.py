@@ -9,7 +9,8 @@ from .base import ImportOptions, Source
 from .rllib_episodes import ITEM, episode_source
 from .rllib_json import JSON_SUFFIXES, JsonTable, looks_like_sample_batches
 from .rllib_parquet import PARQUET_SUFFIXES, ParquetTable, column_names
-from .rllib_rows import Table, make_source
+from .rllib_rows import make_source
+from .row_table import Table
 
 
 class RllibImporter:

@@ -14,9 +14,8 @@ import numpy as np
 from dask_rl.storage.errors import ConfigError, DaskRLError, SourceFormatError, explain
 from dask_rl.storage.nested import Columns, map_columns
 
-from .arrow_columns import guarded
 from .base import Array, RawEpisode, Source, flags_at_end
-from .rllib_parquet import open_parquet
+from .rllib_parquet import column_names, open_parquet, read_column
 
 ITEM = "item"
 _LOGP = "action_logp"
@@ -26,7 +25,10 @@ _RULE = (
 )
 _FIX = "write the data again, or with output_write_episodes=False"
 # What msgpack and NumPy raise on bytes that make no sense.
-_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError, RecursionError)
+_UNREADABLE = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError, RecursionError),
+    SyntaxError,  # of np.dtype("(1,,2)i4")
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ def episode_source(files: Sequence[Path]) -> Source:
     parts: list[_Part] = []
     num_episodes = 0
     for path in files:
+        if ITEM not in column_names(path):
+            got, fix = f"no column {ITEM}", "read files of one kind at a time"
+            raise SourceFormatError(explain(str(path), got=got, allowed="packed episodes, as in the others", fix=fix))
         with open_parquet(path) as file:
             for group in range(file.num_row_groups):
                 num_episodes += file.metadata.row_group(group).num_rows
@@ -55,7 +60,7 @@ def episode_source(files: Sequence[Path]) -> Source:
         raise SourceFormatError(
             explain(str(files[0]), got="no episodes", allowed="at least one", fix="check the source")
         )
-    extra = set(first[1].get("extra_model_outputs") or ())
+    extra = {str(name) for name in _extra(f"{first[0]}, item 0", first[1])}
     return Source(
         rule=_RULE,
         episodes=partial(_read_episodes, parts),
@@ -75,28 +80,41 @@ def _read_episodes(parts: Sequence[_Part], start: int, stop: int | None) -> Iter
             raise _unreadable(f"{origin}, item {number}", error) from error
 
 
+def _extra(origin: str, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the module put out besides actions."""
+    extra = state.get("extra_model_outputs") or {}
+    if not isinstance(extra, Mapping):
+        raise _unreadable(origin, TypeError(f"extra_model_outputs are a {type(extra).__name__}"))
+    return extra
+
+
 def _read_states(parts: Sequence[_Part], start: int, stop: int) -> Iterator[tuple[str, dict[str, Any]]]:
     first = 0
     for part in parts:
         if part.stop > start and first < stop:
+            wanted = range(max(start - first, 0), min(stop, part.stop) - first)
+            num_rows = 0
             with open_parquet(part.path) as file:
-                table = guarded(part.path, "Parquet", partial(file.read_row_group, part.group, columns=[ITEM]))
-            if len(table) != part.stop - first:
-                got, allowed = f"{len(table)} rows", f"{part.stop - first}, as its metadata say"
+                for at, value in enumerate(read_column(part.path, file, part.group, ITEM)):
+                    num_rows += 1
+                    if at in wanted:
+                        yield str(part.path), _unpack(value.as_py(), f"{part.path}, item {first + at}")
+                    if num_rows == wanted.stop:
+                        break
+            if num_rows != wanted.stop:
+                got, allowed = f"{num_rows} rows", f"{part.stop - first}, as its metadata say"
                 fix = "fetch it again: it is damaged or incomplete"
                 raise SourceFormatError(
                     explain(f"{part.path}: row group {part.group}", got=got, allowed=allowed, fix=fix)
                 )
-            for at in range(max(start - first, 0), min(stop, part.stop) - first):
-                yield str(part.path), _unpack(table.column(ITEM)[at].as_py(), f"{part.path}, item {first + at}")
         first = part.stop
 
 
 def _episode(origin: str, number: int, state: Mapping[str, Any]) -> RawEpisode:
     rewards = np.asarray(_values(state["rewards"]))
-    terminated, truncated = bool(state["is_terminated"]), bool(state["is_truncated"])
+    terminated, truncated = _flag(state["is_terminated"]), _flag(state["is_truncated"])
     observations = _values(state["observations"])
-    extra = state.get("extra_model_outputs") or {}
+    extra = _extra(origin, state)
     return RawEpisode(
         origin=origin,
         id=number,
@@ -109,9 +127,18 @@ def _episode(origin: str, number: int, state: Mapping[str, Any]) -> RawEpisode:
     )
 
 
+def _flag(value: Any) -> bool:
+    flag = np.asarray(value)
+    if flag.dtype.kind not in "biu" or flag.size != 1:
+        raise TypeError(f"a flag that is a {type(value).__name__}")
+    return bool(flag)
+
+
 def _values(buffer: Mapping[str, Any]) -> Columns:
     """Return what a buffer holds after its lookback: rows, or rows by key."""
     data, lookback = buffer["data"], int(buffer.get("lookback") or 0)
+    if lookback < 0:
+        raise ValueError(f"a lookback of {lookback}")
     if isinstance(data, list):  # not finalized: one value a step
         data = _stacked(data)
     return map_columns(lambda column: column[lookback:], _as_columns(data))

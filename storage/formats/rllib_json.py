@@ -17,6 +17,7 @@ import numpy as np
 from dask_rl.storage.errors import SourceFormatError, explain
 
 from .base import Array
+from .row_table import ColumnNames
 from .unpack import is_packed, unpack_array
 
 JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".json.zip")
@@ -57,17 +58,15 @@ class JsonTable:
     def __init__(self, files: Sequence[Path]) -> None:
         self._parts: list[_Line] = []
         self._lines = _LineReader()
-        columns: frozenset[str] | None = None
-        every: frozenset[str] = frozenset()
+        columns = ColumnNames()
         for path in files:
             for part, batch in _scan(path):
                 names = frozenset(name for name, value in batch.items() if isinstance(value, list | str))
-                columns = names if columns is None else columns & names
-                every |= batch.keys()
                 self._parts.append(part)
+                columns.add(names, self.origin(-1), unusable=batch.keys() - names)
         if not self._parts:
             raise SourceFormatError(explain(str(files[0]), got="no lines", allowed="SampleBatches", fix=_DAMAGED))
-        self.names, self.all_names = columns or frozenset(), every
+        self.names, self.all_names, self.lacking = columns.common, columns.every, columns.lacking
 
     @property
     def num_parts(self) -> int:
@@ -161,12 +160,12 @@ def _batch(value: Any, origin: str) -> Mapping[str, Any]:
 
 def _column(value: Any, origin: str) -> Array:
     if is_packed(value):
-        return unpack_array(value, origin)
+        value = unpack_array(value, origin)
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError):
         array = np.asarray([None])  # ragged
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf" or not array.ndim:
         raise SourceFormatError(
             explain(origin, got="values that form no array of numbers", allowed="numbers", fix="flatten the source")
         )

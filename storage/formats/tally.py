@@ -12,10 +12,10 @@ from dask_rl.storage.building.step_columns import StepColumns
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import SourceFormatError, explain
 from dask_rl.storage.nested import flatten
-from dask_rl.storage.schema import ACTIONS, is_part_of
+from dask_rl.storage.schema import ACTIONS, TERMINATIONS, TRUNCATIONS, is_part_of
 from dask_rl.storage.spaces import describe_space
 
-from .base import ImportOptions, Space
+from .base import ImportOptions, Space, environment_limit
 from .checks import InvalidEpisodeError
 
 
@@ -31,11 +31,14 @@ class Tally:
     first_drop: str = ""
     clipped_steps: int = 0
     largest_action: float = 0.0
+    ends: Counter[tuple[int, bool]] = field(default_factory=Counter)
+    """Episodes by their number of steps and whether they are terminated and not truncated."""
 
     def keep(self, episode: Episode, clipped_steps: int) -> None:
         """Count an episode that goes into the dataset."""
         self.num_steps += len(episode)
         self.clipped_steps += clipped_steps
+        self.ends[len(episode), episode.terminated and not episode.truncated] += 1
         for actions in flatten("actions", episode.actions).values():
             if actions.dtype.kind == "f":
                 self.largest_action = max(self.largest_action, float(np.abs(actions).max(initial=0)))
@@ -43,6 +46,9 @@ class Tally:
     def keep_all(self, steps: StepColumns) -> None:
         """Count all episodes at once."""
         self.num_steps += steps.num_steps
+        last = np.cumsum(steps.lengths) - 1
+        terminated = steps.columns[TERMINATIONS][last] & ~steps.columns[TRUNCATIONS][last]
+        self.ends.update(zip(steps.lengths.tolist(), terminated.tolist(), strict=True))
         for path, actions in steps.columns.items():
             if is_part_of(path, ACTIONS) and actions.dtype.kind == "f":
                 largest = max(float(actions.max(initial=0)), -float(actions.min(initial=0)))
@@ -62,6 +68,7 @@ class Tally:
         self.dropped_steps += later.dropped_steps
         self.first_drop = self.first_drop or later.first_drop
         self.clipped_steps += later.clipped_steps
+        self.ends += later.ends
         self.largest_action = max(self.largest_action, later.largest_action)
 
     def check(self, source: str, num_episodes: int) -> None:
@@ -81,6 +88,13 @@ class Tally:
             yield f"the dropped episodes had {self.dropped_steps} steps; the first: {self.first_drop}"
         if self.clipped_steps:
             yield f"actions were clipped at {self.clipped_steps} steps"
+        limit = environment_limit(options.environment)
+        if limit is not None and self.ends[limit, True] and not self.ends[limit, False]:
+            yield (
+                f"{self.ends[limit, True]} episodes are terminated after exactly {limit} steps, the time limit of "
+                f"{options.environment}, and none is truncated there: if the source does not tell time limits from "
+                f"terminations, import it again with max_episode_steps (--max-episode-steps {limit})"
+            )
         if (
             isinstance(action_space, spaces.Box)
             and not options.normalized_actions

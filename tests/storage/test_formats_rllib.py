@@ -173,7 +173,9 @@ def test_keys_of_different_lengths_are_named(tmp_path: Path) -> None:
 def test_keys_that_are_no_numbers_are_named(tmp_path: Path) -> None:
     rows = as_lists(make_rows({1: 3})) | {"eps_id": [[], [], []]}
     (tmp_path / "rows.json").write_text(json.dumps({"type": "SampleBatch", **rows}))
-    with pytest.raises(SourceFormatError, match=r"got eps_id of shape \(3, 0\); allowed: 3 numbers, one a row"):
+    with pytest.raises(
+        SourceFormatError, match=r"column 'eps_id': got a column of shape \(3, 0\); allowed: 3 numbers, one a row"
+    ):
         import_dataset(tmp_path / "rows.json", tmp_path / "d.zarr")
 
 

@@ -74,6 +74,13 @@ def test_episodes_in_lists_with_nested_observations(tmp_path: Path) -> None:
             {**state(), "actions": {"data": {b"nd": True, b"type": "<f4", b"shape": (9,), b"data": b"1234"}}},
             default=pack_array,
         ),
+        msgpack.packb(
+            {**state(), "rewards": {"data": {b"nd": True, b"type": "(1,,2)i4", b"shape": (1,), b"data": b"1234"}}},
+            default=pack_array,
+        ),
+        msgpack.packb({**state(), "extra_model_outputs": 5}, default=pack_array),
+        msgpack.packb({**state(), "is_terminated": float("nan")}, default=pack_array),
+        msgpack.packb({**state(), "actions": {"data": [0, 1, 2], "lookback": -1}}, default=pack_array),
     ],
 )
 def test_items_that_are_no_episode_are_named(item: bytes, tmp_path: Path) -> None:
@@ -81,3 +88,9 @@ def test_items_that_are_no_episode_are_named(item: bytes, tmp_path: Path) -> Non
     with pytest.raises(SourceFormatError, match=r"a\.parquet, item 1: got a packed episode that cannot be read"):
         import_dataset(source, tmp_path / "d.zarr")
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def test_a_first_item_with_odd_outputs_is_named(tmp_path: Path) -> None:
+    source = write_items(tmp_path / "a.parquet", [state(extra_model_outputs=5)])
+    with pytest.raises(SourceFormatError, match="item 0: got a packed episode that cannot be read"):
+        import_dataset(source, tmp_path / "d.zarr")
