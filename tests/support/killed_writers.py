@@ -136,9 +136,14 @@ def overwrite(path: str, kill_at: int, how: str, wanted: str) -> bool:
         found = hash_of(path)
     assert found in (old, wanted), f"another dataset after a death at {kill_at}"
     assert found == wanted or killed
-    if kill_at % 4 > 1:
-        os.rename(path, f"{path}.away")  # nothing that is hidden comes back in its place
-    assert write(path, overwrite=kill_at % 4 < 2) == 0, f"no dataset after a death at {kill_at}"
+    moved = kill_at % 4 > 1
+    if moved:
+        os.rename(path, f"{path}.away")  # what is hidden does not come back in its place, or as a whole
+    if write(path, overwrite=not moved) != 0:
+        assert moved
+        assert how == "overwrite-by-renames"
+        assert hash_of(path) == old, f"half a dataset after a death at {kill_at}"
+        assert write(path, overwrite=True) == 0, f"no dataset after a death at {kill_at}"
     assert hash_of(path) == wanted, f"another dataset after a death at {kill_at}"
     assert not Path(path).with_name(f".{Path(path).name}.partial").exists()
     return killed
