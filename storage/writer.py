@@ -86,7 +86,7 @@ class DatasetWriter:
         self._stream: ShardAssembler | None = None
         self._axis = EpisodeAxis(self._place.first_episode)
         self._supplied: tuple[ParallelShards | ColumnShards, Survey | StepColumns] | None = None
-        self._closed = False
+        self._closed = self._is_published = False
 
     def add_episode(self, episode: Episode) -> None:
         """Add one episode.
@@ -171,8 +171,11 @@ class DatasetWriter:
 
         Raises:
             InvalidDataError: there is no episode.
-            DatasetError: the disk refuses, or another writer was first.
+            DatasetError: the disk refuses, another writer was first, or this one was closed without a dataset.
         """
+        if self._closed and not self._is_published:
+            got, fix = "an end without a dataset before", "open a new writer"
+            raise DatasetError(explain(f"writer of {self.path}", got=got, fix=fix))
         if not self._closed:
             self._commit()
         return OfflineDataset.open(self.path)
@@ -221,7 +224,7 @@ class DatasetWriter:
         try:
             axis = self._supplied[1] if self._supplied else None
             self._publish(shards, axis.axis_columns(self._place.first_episode) if axis else self._axis.columns())
-            self._closed = True  # the place may be another writer's from here on
+            self._closed = self._is_published = True  # the place may be another writer's from here on
         finally:
             if not self._closed:
                 self.close()
@@ -233,6 +236,10 @@ class DatasetWriter:
         layouts = shards.finish()
         numbers = {"num_steps": self.num_steps, "num_episodes": self.num_episodes}
         attributes = self._place.attributes.model_copy(update=numbers)
+        num_rows = next(iter(layouts.values())).num_rows
+        if num_rows != attributes.num_rows:  # somebody interrupted `add_episode`, and went on
+            got, allowed = f"{num_rows} rows of its episodes", f"{attributes.num_rows}, all of them"
+            raise DatasetError(explain(f"dataset {self.path}", got=got, allowed=allowed, fix="run the same again"))
         with explained_write_errors(self._build.target):
             clear_all_but(self._build.store, shards.objects)
             root = write_metadata(self._build.store, attributes, layouts)

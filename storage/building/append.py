@@ -68,6 +68,7 @@ class AppendDirectory(BuildDirectory):
         following = self.base.commit.appended(manifest)
         place = self.target / segment_prefix(len(following.segments))
         with explained_write_errors(self.target):
+            self._check_objects(manifest)
             fsync_all_but_shards(self.store)
             intent = {"generation": following.generation, "objects": _digest(manifest)}
             self.shards.write_file(self.path / _INTENT, [json.dumps(intent).encode()])

@@ -22,6 +22,7 @@ from dask_rl.storage.files import exchange, fsync_path, fsync_paths, make_direct
 from dask_rl.storage.manifest import Commit
 from dask_rl.storage.schema import COMMIT_NAME, METADATA_NAME, is_ours
 
+from .builds import check_objects
 from .shard_store import ShardStore
 from .write_errors import explained_write_errors
 
@@ -95,6 +96,7 @@ class BuildDirectory:
     def commit(self, manifest: Commit) -> None:
         """Write the manifest, make all names and files durable (shards are) and give the dataset its own."""
         with explained_write_errors(self.target):
+            self._check_objects(manifest)
             # One wait of the disk for all of them: nothing is a dataset before its directory has its name.
             self.shards.write_file(self.store / COMMIT_NAME, [manifest.to_bytes()], flush=False)
             fsync_all_but_shards(self.store)
@@ -139,6 +141,11 @@ class BuildDirectory:
                 shutil.rmtree(entry, ignore_errors=True)
             else:
                 entry.unlink()
+
+    def _check_objects(self, manifest: Commit) -> None:
+        found = self.store.rglob("*")
+        sizes = {path.relative_to(self.store).as_posix(): path.stat().st_size for path in found}
+        check_objects(self.target, sizes, manifest)
 
     def _replace_target(self) -> None:
         """Put the new dataset in the place of the old one: in one step, where the file system has one."""

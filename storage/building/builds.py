@@ -5,9 +5,29 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dask_rl.storage.encoding import EncodedShard
+from dask_rl.storage.errors import DatasetError, explain
 from dask_rl.storage.manifest import Commit
 
 from .shard_store import Receipt
+
+
+def check_objects(target: Any, sizes: Mapping[str, int], manifest: Commit) -> None:
+    """Check that all that a manifest names is there, before it is published.
+
+    Args:
+        target: the dataset to be, for messages.
+        sizes: of the files that are there, by key.
+        manifest: what is to be published.
+
+    Raises:
+        DatasetError: naming a file that is not there, or has another size.
+    """
+    for key, entry in manifest.objects.items():
+        if sizes.get(key) != entry.size:
+            got = f"{sizes[key]} bytes" if key in sizes else "no such object"
+            allowed = f"{entry.size} bytes as they were written"
+            fix = "let nobody else write there, and run the same again"
+            raise DatasetError(explain(f"{key} in dataset {target}", got=got, allowed=allowed, fix=fix))
 
 
 class Shards(Protocol):

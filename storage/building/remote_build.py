@@ -22,6 +22,7 @@ from dask_rl.storage.remote.claim import CLAIM_NAME, ClaimTicket, WriterClaim
 from dask_rl.storage.remote.directory import BUILD_NAME, NOTES_SUFFIX, RemoteDirectory
 from dask_rl.storage.schema import COMMIT_NAME, METADATA_NAME, is_ours
 
+from .builds import check_objects
 from .shard_store import Receipt
 
 _CLEARING = b"null"  # what is built while everything is removed
@@ -148,17 +149,7 @@ class RemoteBuild:
         sizes = self._data.sizes()
         self._claim.ticket.check()
         self._data.delete(sizes.keys() - manifest.objects.keys() - {COMMIT_NAME})
-        for key, entry in manifest.objects.items():
-            if sizes.get(key) != entry.size:
-                got = f"{sizes[key]} bytes" if key in sizes else "no such object"
-                raise DatasetError(
-                    explain(
-                        f"{key} in dataset {self.target}",
-                        got=got,
-                        allowed=f"{entry.size} bytes as they were written",
-                        fix="let nobody else write there, and run the same again",
-                    )
-                )
+        check_objects(self.target, sizes, manifest)
         content = manifest.to_bytes()
         try:
             self._data.put(COMMIT_NAME, [content], create=True)

@@ -39,14 +39,39 @@ def test_after_a_refusal_of_the_disk_nothing_more_is_taken(dataset, make_episode
         writer.add_episodes([episode] * 16)
     with pytest.raises(DatasetError, match=r"an episode that was written in part; .*run the same again"):
         writer.add_episode(episode)
-    with pytest.raises(DatasetError, match="written in part"):
-        writer.finish()
+    for message in ("written in part", "got an end without a dataset before"):
+        with pytest.raises(DatasetError, match=message):
+            writer.finish()
     found = OfflineDataset.open(dataset.path)
     found.verify(deep=True)
     assert found.content_hash == dataset.content_hash
     DatasetWriter(dataset.path, append=True).abort()  # and the place is free
 
 
+@pytest.mark.data
+@pytest.mark.parametrize("append", [False, True], ids=["overwrite", "append"])
+def test_what_is_not_all_there_replaces_nothing(dataset, make_episodes, settings_of_pendulum, append):
+    given = {"append": True} if append else {**settings_of_pendulum, "overwrite": True}
+    shard = Path(dataset.path).with_name(".data.zarr.partial") / "store/data/rewards/c/0"
+    episodes = list(make_episodes())
+
+    def lose_a_row(writer):
+        writer._stream.append(writer._checker.columns(episodes[0], 0), 1)
+
+    for spoil, message in (
+        (lambda writer: shard.unlink(), "data/rewards/c/0 in dataset .*: got no such object"),
+        (lambda writer: shard.write_bytes(b"x"), "got 1 bytes; allowed: .* as they were written"),
+        (lose_a_row, "got .* rows of its episodes; allowed: .*, all of them"),
+    ):
+        writer = DatasetWriter(dataset.path, **given, shard_rows=16)
+        writer.add_episodes(episodes)
+        spoil(writer)
+        with pytest.raises(DatasetError, match=message):
+            writer.finish()
+        assert OfflineDataset.open(dataset.path).content_hash == dataset.content_hash
+
+
+@pytest.mark.data
 def test_a_space_that_is_too_large_to_be_read_back(dataset, settings_of_pendulum):
     large = spaces.Box(0, 255, (2160, 3840, 3), np.uint8)
     with pytest.raises(InvalidDataError, match=r"observation_space: got Box.*elements, more than 8388608.*crop"):
