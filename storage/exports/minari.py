@@ -15,11 +15,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.nested import subspaces
 from dask_rl.storage.spaces import Space, space_to_json
 
+from . import lost
 from .base import Progress
 from .minari_arrow import ArrowEpisodes
 from .minari_hdf5 import Hdf5Episodes
@@ -83,12 +85,16 @@ class MinariExporter:
 
 
 def _environment(name: str | None) -> str | None:
-    """Return the specification of the environment, if it is installed."""
+    """Return the specification of the environment, as installed here; of another one its id alone."""
     if name is None:
         return None
     try:
         return gymnasium.spec(name).to_json()
     except (gymnasium.error.Error, TypeError, ModuleNotFoundError):
+        pass
+    try:
+        return EnvSpec(id=name).to_json()
+    except gymnasium.error.Error:  # no id that Gymnasium, and so Minari, would read
         return None
 
 
@@ -109,6 +115,11 @@ def _space_to_json(space: Space) -> dict[str, Any]:
 
 
 def _lost(dataset: OfflineDataset) -> Iterator[str]:
+    yield from lost.standardised(dataset)
+    if (spec := _environment(dataset.environment)) is None:
+        yield from lost.environment(dataset)
+    elif json.loads(spec)["entry_point"] is None:
+        yield f"how to make {dataset.environment}: it is not installed here, its id alone is kept"
     if num_missing := int(np.sum(~dataset.has_final_observation)):
         yield (
             f"{num_missing} episodes have no final observation: the last one is there twice, which other readers take "

@@ -20,6 +20,7 @@ from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.schema import ACTIONS, INFOS_PREFIX, OBSERVATIONS, REWARDS, ArraySpec
 
+from . import lost
 from .base import Progress
 
 _CHUNK_BYTES = 2**20
@@ -134,3 +135,5 @@ def _lost(dataset: OfflineDataset) -> Iterator[str]:
         yield f"the infos {', '.join(infos)}"
     if (dataset.episode_seeds >= 0).any():
         yield f"{int((dataset.episode_seeds >= 0).sum())} seeds"
+    for found in (lost.standardised, lost.spaces, lost.environment, lost.ref_scores, lost.episode_ids):
+        yield from found(dataset)
