@@ -68,12 +68,12 @@ def import_arrays(
         InvalidDataError: values that no learner may see; naming episode, step and field.
         DatasetError: `dest` exists or cannot be written.
     """
-    steps = flatten("actions", _arrays(actions))
-    steps |= flatten(_NEXT, _arrays(next_observations)) if next_observations is not None else {}
+    steps = flatten("actions", _arrays("actions", actions))
+    steps |= flatten(_NEXT, _arrays(_NEXT, next_observations)) if next_observations is not None else {}
     named = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
     named |= {f"infos/{name}": column for name, column in (infos or {}).items()}
-    steps |= {name: np.asarray(column) for name, column in named.items() if column is not None}
-    source = _make_source(flatten("observations", _arrays(observations)), steps, episode_ends)
+    steps |= {name: _array(name, column) for name, column in named.items() if column is not None}
+    source = _make_source(flatten("observations", _arrays("observations", observations)), steps, episode_ends)
     return import_source(
         replace(source, observation_space=observation_space, action_space=action_space),
         os.fspath(dest),
@@ -138,8 +138,16 @@ def _whole(
     return StepColumns(found | {"terminations": ends[0], "truncations": ends[1]}, cuts.stops - cuts.starts)
 
 
-def _arrays(value: Columns) -> Columns:
-    return map_columns(np.asarray, value)
+def _arrays(name: str, value: Columns) -> Columns:
+    return map_columns(partial(_array, name), value)
+
+
+def _array(name: str, value: npt.ArrayLike) -> Array:
+    try:
+        return np.asarray(value)
+    except (ValueError, OverflowError) as error:
+        got, fix = "rows of different lengths", "pad them"
+        raise SourceFormatError(explain(name, got=got, allowed="one array of numbers", fix=fix)) from error
 
 
 @contextmanager
@@ -149,7 +157,7 @@ def _open_arrays(arrays: Mapping[str, Array]) -> Iterator[Lookup]:
 
 def _whole_numbers(ends: npt.ArrayLike) -> Array:
     """Return exclusive rows as (episodes,) int64."""
-    given = np.asarray(ends).reshape(-1)
+    given = _array("episode_ends", ends).reshape(-1)
     if len(given) and not (given.dtype.kind in "iuf" and (np.abs(given) < 2**53).all() and (given % 1 == 0).all()):
         got, fix = f"{given[:3].tolist()} … of type {given.dtype}", "correct them"
         raise SourceFormatError(explain("episode_ends", got=got, allowed="whole numbers", fix=fix))

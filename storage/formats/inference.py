@@ -128,7 +128,8 @@ def _action_part(column: ColumnBounds) -> Space:
     low, high = np.atleast_1d(column.low), np.atleast_1d(column.high)  # a scalar action is a Box of shape (1,)
     if low.min(initial=np.inf) >= -1 and high.max(initial=-np.inf) <= 1:
         return spaces.Box(-1, 1, low.shape, np.float32)
-    return infer_box(low, high, low.shape, np.float32)
+    with np.errstate(over="ignore"):  # what becomes infinite is refused later, with its place
+        return infer_box(low, high, low.shape, np.float32)
 
 
 def _discrete(column: ColumnBounds, shape: tuple[int, ...]) -> Space:

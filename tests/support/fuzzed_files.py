@@ -106,15 +106,19 @@ def copy(source: Path, target: Path, rng: random.Random) -> None:
 
 def check_import(source: Path, place: Path) -> str:
     """Import; every end but a sound dataset or a clear refusal that leaves nothing is a fault."""
-    dest = place / "out.zarr"
+    return check_written(lambda: import_dataset(source, place / "out.zarr"), place, source)
+
+
+def check_written(write: Callable[[], Any], place: Path, source: Path | None) -> str:
+    """Have `place/out.zarr` written out of `source`, if that is a file there; see `check_import`."""
     try:
-        import_dataset(source, dest)
+        write()
     except DaskRLError as error:
         _check_line(str(error))
         left = [path.name for path in place.iterdir() if path != source]
         assert not left, f"what is left: {left}"
         return "refused"
-    OfflineDataset.open(dest).verify(deep=True)
+    OfflineDataset.open(place / "out.zarr").verify(deep=True)
     return "imported"
 
 
@@ -133,10 +137,15 @@ def check_open(source: Path, wanted: dict[str, np.ndarray]) -> str:
     return "read"
 
 
-def run(what: str, sample: Path, place: Path, seed: int, seconds: float, cases: int) -> None:
-    """Run cases until the time is over, or so many."""
+def limit_resources() -> None:
+    """Bound the memory, and have alarms end a case."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGALRM, _hang)
+
+
+def run(what: str, sample: Path, place: Path, seed: int, seconds: float, cases: int) -> None:
+    """Run cases until the time is over, or so many."""
+    limit_resources()
     sources = [sample / name for name in SOURCES if (sample / name).exists()]
     sources = [source for source in sources if _size(source) <= MAX_BYTES]
     wanted: dict[str, Any] = {}
