@@ -11,6 +11,7 @@ import numpy as np
 from dask_rl.storage.errors import ConfigError, DaskRLError, SourceFormatError, explain
 
 from .base import Array
+from .unreadable import NONSENSE
 
 _SHAPE_KEY = b"ARROW:extension:metadata"
 _NAME_KEY = b"ARROW:extension:name"
@@ -38,7 +39,7 @@ def guarded(path: Path, kind: str, call: Callable[[], Any]) -> Any:
         return call()
     except DaskRLError:
         raise
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+    except (pyarrow.ArrowException, *NONSENSE) as error:
         reason = " ".join(str(error).split())[:160]
         raise SourceFormatError(
             explain(

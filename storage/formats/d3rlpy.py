@@ -10,10 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dask_rl.storage.errors import SourceFormatError, explain
 from dask_rl.storage.nested import Columns
 
-from .base import Array, ImportOptions, RawEpisode, Source, flags_at_end
+from .base import Array, ImportOptions, RawEpisode, Source, as_flags, flags_at_end
 from .flat import Cuts, Roles, check_columns, cut_after, make_flat_source, read_flags
 from .hdf5 import is_hdf5_name, open_hdf5, open_hdf5_columns, read_dataset
 
@@ -75,7 +77,8 @@ def _read_v2(path: Path, num_episodes: int, start: int, stop: int | None) -> Ite
     with open_hdf5(path) as file:
         for number in range(num_episodes)[start:stop]:
             rewards = read_dataset(file, f"rewards_{number}", origin)[()]
-            terminated = bool(read_dataset(file, f"terminated_{number}", origin)[()])
+            flag = np.atleast_1d(read_dataset(file, f"terminated_{number}", origin)[()])
+            terminated = bool(as_flags(flag, f"{origin}/terminated_{number}").item())
             yield RawEpisode(
                 origin=origin,
                 id=number,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -162,7 +163,9 @@ def _environment(metadata: Mapping[str, Any]) -> str | None:
 
 def _number(value: Any) -> float | None:
     """Return a finite number, None for anything else."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    if not isinstance(value, int | float) or abs(value) > sys.float_info.max:
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def _integer(value: Any) -> int | None:

@@ -46,7 +46,11 @@ def arrow_table(folder: Path, kind: str, declared: Mapping[str, Space]) -> Episo
     Raises:
         SourceFormatError: a file is missing or damaged.
     """
-    storage = _Storage(folder, kind, declared)
+    return guarded(folder, kind, partial(_table, _Storage(folder, kind, declared)))
+
+
+def _table(storage: _Storage) -> EpisodeTable:
+    folder = storage.folder
     numbers = sorted(int(item.name) for item in folder.iterdir() if item.name.isdecimal() and item.is_dir())
     tables = ((number, _load(storage, number, ["infos"])) for number in numbers)
     kept, left_out = common_infos(
@@ -60,32 +64,36 @@ def arrow_table(folder: Path, kind: str, declared: Mapping[str, Space]) -> Episo
 
 def _read(storage: _Storage, infos: frozenset[str], numbers: list[int]) -> Iterator[RawEpisode]:
     for number in numbers:
-        table = _load(storage, number, [*_COLUMNS, *(["infos"] if infos else [])])
-        missing = [name for name in _COLUMNS if name not in table.column_names]
-        path = storage.folder / str(number)
-        if missing:
-            got, allowed = f"no column {', '.join(missing)}", ", ".join(_COLUMNS)
-            raise SourceFormatError(explain(str(path), got=got, allowed=allowed, fix=_REPAIR))
-        metadata = _metadata(path)
-        num_steps = metadata.get("total_steps")
-        if not isinstance(num_steps, int) or num_steps not in (len(table) - 1, len(table)):
-            num_steps = len(table) - 1
-        table_steps = table.slice(0, num_steps)
-        observations, actions = (
-            _decode(path, name, rows.column(name).combine_chunks(), storage.spaces[name])
-            for name, rows in (("observations", table), ("actions", table_steps))
-        )
-        flags = {name: to_array(path, name, table_steps.column(name)) for name in _COLUMNS[2:]}
-        found = {name: column for name, column in _infos(storage, number, table).items() if name in infos}
-        yield make_episode(
-            str(path),
-            number,
-            observations,
-            actions,
-            flags,
-            {name: last_rows(column, num_steps) for name, column in found.items() if column is not None},
-            metadata,
-        )
+        yield guarded(storage.folder / str(number), storage.kind, partial(_episode, storage, infos, number))
+
+
+def _episode(storage: _Storage, infos: frozenset[str], number: int) -> RawEpisode:
+    table = _load(storage, number, [*_COLUMNS, *(["infos"] if infos else [])])
+    missing = [name for name in _COLUMNS if name not in table.column_names]
+    path = storage.folder / str(number)
+    if missing:
+        got, allowed = f"no column {', '.join(missing)}", ", ".join(_COLUMNS)
+        raise SourceFormatError(explain(str(path), got=got, allowed=allowed, fix=_REPAIR))
+    metadata = _metadata(path)
+    num_steps = metadata.get("total_steps")
+    if not isinstance(num_steps, int) or num_steps not in (len(table) - 1, len(table)):
+        num_steps = len(table) - 1
+    table_steps = table.slice(0, num_steps)
+    observations, actions = (
+        _decode(path, name, rows.column(name).combine_chunks(), storage.spaces[name])
+        for name, rows in (("observations", table), ("actions", table_steps))
+    )
+    flags = {name: to_array(path, name, table_steps.column(name)) for name in _COLUMNS[2:]}
+    found = {name: column for name, column in _infos(storage, number, table).items() if name in infos}
+    return make_episode(
+        str(path),
+        number,
+        observations,
+        actions,
+        flags,
+        {name: last_rows(column, num_steps) for name, column in found.items() if column is not None},
+        metadata,
+    )
 
 
 def _load(storage: _Storage, number: int, columns: list[str]) -> Any:

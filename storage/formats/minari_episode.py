@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_rl.storage.nested import Columns, flatten, map_columns
 
-from .base import Array, RawEpisode, flags_at_end
+from .base import Array, RawEpisode, as_flags, flags_at_end
 
 _MAX_INT64 = np.iinfo(np.int64).max
 
@@ -54,7 +54,9 @@ def make_episode(
     has_final_observation = any(len(rows) != num_steps for rows in flatten("observations", observations).values())
     if has_final_observation and not metadata.get("has_final_observation", True):
         observations, has_final_observation = map_columns(lambda rows: rows[:num_steps], observations), False
-    terminations, truncations = (flags[key].astype(bool) for key in ("terminations", "truncations"))
+    terminations, truncations = (
+        as_flags(flags[key], f"{origin}: episode {number}: {key}") for key in ("terminations", "truncations")
+    )
     if len(terminations) == len(truncations) == num_steps and not (terminations | truncations).any():
         truncations = flags_at_end(num_steps, True)
     return RawEpisode(

@@ -71,8 +71,9 @@ def test_what_a_minari_dataset_declares_is_kept(below: str, tmp_path: Path) -> N
     assert episodes[0].infos["deep.mass"].tolist() == [0, 1, 2, 3]
 
 
-def test_what_minari_does_not_know_is_unknown(tmp_path: Path) -> None:
-    source = write_minari(tmp_path, ref_min_score=float("nan"), ref_max_score="high", total_steps="many")
+@pytest.mark.parametrize("score", [float("nan"), "high", 10**400])
+def test_what_minari_does_not_know_is_unknown(score: Any, tmp_path: Path) -> None:
+    source = write_minari(tmp_path, ref_min_score=score, total_steps="many")
     with h5py.File(source / "data/main_data.hdf5", "a") as file:
         file["episode_0"].attrs["seed"] = "None"
     import_dataset(source, tmp_path / "d.zarr")

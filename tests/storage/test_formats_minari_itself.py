@@ -129,6 +129,27 @@ def test_a_damaged_image_is_named(kind: str, tmp_path: Path) -> None:
         import_dataset(tmp_path, tmp_path / "d.zarr")
 
 
+@pytest.mark.parametrize("change", ["rename", "text", "twice", "missing"])
+def test_odd_tables_are_named(change: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "data", "parquet")
+    path = source / "1/part-0.parquet"
+    table = pq.ParquetFile(path).read()
+    if change == "rename":
+        (source / "1").rename(source / "٣")  # a number, but not the name that it would have
+    elif change == "text":
+        table = table.set_column(table.column_names.index("rewards"), "rewards", pyarrow.array(["x"] * len(table)))
+    elif change == "twice":
+        table = table.append_column("observations", table.column("observations"))
+    else:
+        flags = pyarrow.array([0.0, None, 1.0])
+        table = table.set_column(table.column_names.index("terminations"), "terminations", flags)
+    if change != "rename":
+        pq.write_table(table, path)
+    with pytest.raises(SourceFormatError) as caught:
+        import_dataset(tmp_path, tmp_path / "d.zarr")
+    assert change != "missing" or "episode 1: terminations: got no value in row 1" in str(caught.value)
+
+
 def image(kind: str, mode: str = "RGB", size: tuple[int, int] = (36, 32)) -> bytes:
     made = io.BytesIO()
     Image.new(mode, size).save(made, kind)
