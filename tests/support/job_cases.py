@@ -214,4 +214,34 @@ def trainer_of(record: RunRecord) -> psutil.Process | None:
 
 
 def zombies_of(pid: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(pid).children() if child.status() == psutil.STATUS_ZOMBIE]
+    return [child for child in psutil.Process(pid).children() if _is_zombie(child)]
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it was one, and was fetched meanwhile
+        return False
+
+
+class Watch:
+    """Notes which process trains for which run; more than one at a time would be a run too many."""
+
+    def __init__(self, jobs: "Jobs") -> None:
+        self._jobs = jobs
+        self.trained: dict[datetime, set[int]] = {}
+
+    def __call__(self) -> None:
+        for record in (record for record in self._jobs.history() if record.status == "running"):
+            trainer = trainer_of(record)
+            if trainer is not None:
+                self.trained.setdefault(record.time, set()).add(trainer.pid)
+        at_work = [process for process in self._jobs.processes() if _trains(process)]
+        assert len(at_work) <= 1, at_work
+
+
+def _trains(process: psutil.Process) -> bool:
+    try:
+        return "train" in process.cmdline()
+    except psutil.NoSuchProcess:  # a zombie, or gone
+        return False

@@ -4,9 +4,8 @@ import faulthandler
 import sys
 from datetime import timedelta
 
-import psutil
 import pytest
-from job_cases import TIMEOUT_SECONDS, trainer_of, wait_for, zombies_of
+from job_cases import TIMEOUT_SECONDS, Watch, trainer_of, wait_for, zombies_of
 from run_commands import has_checkpoint_beyond
 
 from dask_rl.pipeline.jobs.times import folder_name, iso, now, parse_time
@@ -23,16 +22,7 @@ def test_six_minutes_with_a_killed_run_and_a_killed_server(jobs):
     job = jobs.write(num_steps=2000)
     first = jobs.call("add", job, "--cron", "* * * * *", "--timezone", "UTC")["next"]
     server = jobs.serve()
-    trained = {}
-
-    def watch():
-        """Note who trains; more than one at a time would be a run too many."""
-        for record in (record for record in jobs.history() if record.status == "running"):
-            trainer = trainer_of(record)
-            if trainer is not None:
-                trained.setdefault(record.time, set()).add(trainer.pid)
-        at_work = [p for p in jobs.processes() if "train" in p.cmdline() and p.status() != psutil.STATUS_ZOMBIE]
-        assert len(at_work) <= 1
+    watch = Watch(jobs)
 
     def ended(count):
         watch()
@@ -63,7 +53,7 @@ def test_six_minutes_with_a_killed_run_and_a_killed_server(jobs):
     assert {record.exit_code for record in history} == {0}
     assert len({record.weights_hash for record in history}) == 1
     assert [record.attempts for record in history] == [1, 2, 1, 1, 1, 1]
-    assert [len(trained[record.time]) for record in history] == [record.attempts for record in history]
+    assert [len(watch.trained[record.time]) for record in history] == [record.attempts for record in history]
     assert all(record.datasets and record.promoted for record in history)
     starts = [record.started - record.time for record in history]
     assert max(starts) < timedelta(seconds=30), starts
