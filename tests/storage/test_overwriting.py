@@ -145,8 +145,8 @@ def test_one_that_was_killed_between_renames_is_undone_by_the_next_writer(datase
 @pytest.mark.parametrize(
     ("how", "stride"),
     [
-        ("overwrite", 29),
-        ("overwrite-by-renames", 29),
+        ("overwrite", 53),
+        ("overwrite-by-renames", 53),
         ("after-others", 151),
         pytest.param("overwrite", 1, marks=pytest.mark.storm),
         pytest.param("overwrite-by-renames", 1, marks=pytest.mark.storm),
