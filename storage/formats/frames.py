@@ -14,8 +14,10 @@ from .arrow_columns import to_array
 from .base import Array, ImportOptions, ImportSummary, Space, as_flags
 from .driver import Progress, import_source
 from .rllib_rows import make_source
+from .row_table import FLAGS
 
 _PART_ROWS = 2**16
+_COMPLETE = (*FLAGS, "eps_id", "t")  # roles whose columns miss no value
 Names = str | Sequence[str]
 """One column, of numbers or of lists or arrays of one shape, or several of numbers that together are a vector."""
 
@@ -194,6 +196,9 @@ def _read_part(frame: Any, start: int, roles: Mapping[str, Names], origin: str) 
             if read[name].dtype.kind not in "biuf" and role != "eps_id":
                 got, allowed = f"values of type {read[name].dtype}", "numbers, or arrays of one shape"
                 raise _unusable(origin, name, got, allowed, "convert them first")
+            if role in _COMPLETE and read[name].dtype.kind == "f" and (missing := np.isnan(read[name])).any():
+                got = f"no value in row {int(np.argwhere(missing)[0][0])}"
+                raise _unusable(origin, name, got, "a value in each row", "fill them in")
             if read[name].ndim != 1 and not isinstance(columns, str):
                 got = f"arrays of shape {read[name].shape[1:]}"
                 raise _unusable(origin, name, got, "numbers, where several columns are named", "name it alone")

@@ -69,14 +69,19 @@ COLUMNS = {"terminations": "done", "episode": "run"}
 @pytest.mark.parametrize(
     ("changes", "columns", "error", "message"),
     [
-        ({"done": np.where(STEPS == 4, NAN, 0)}, COLUMNS, SourceFormatError, "'terminateds': got no value in row 4"),
-        ({"done": np.where(STEPS == 4, NAN, 0)}, {"terminations": "done"}, SourceFormatError, "got no value in row 4"),
-        ({"run": np.where(STEPS < 5, 1, NAN)}, COLUMNS, SourceFormatError, "'eps_id': got no value in row 5"),
+        ({"done": np.where(STEPS == 4, NAN, 0)}, COLUMNS, SourceFormatError, "column 'done': got no value in row 4"),
+        (
+            {"done": np.where(STEPS == 4, NAN, 0)},
+            {"terminations": "done"},
+            SourceFormatError,
+            "column 'done': got no value in row 4",
+        ),
+        ({"run": np.where(STEPS < 5, 1, NAN)}, COLUMNS, SourceFormatError, "column 'run': got no value in row 5"),
         (
             {"t": np.where(STEPS < 5, 1, NAN)},
             {**COLUMNS, "step": "t"},
             SourceFormatError,
-            "'t': got no number in row 5",
+            "column 't': got no value in row 5",
         ),
         ({}, {**COLUMNS, "terminations": "text"}, SourceFormatError, "column 'text': got values of type <U1; allowed"),
         ({}, {**COLUMNS, "step": "text"}, SourceFormatError, "column 'text': got values of type <U1; allowed: numbers"),

@@ -1,5 +1,6 @@
 """RLlib's rows that are odd: flags and ids that are missing, columns of other shapes, gaps, files that differ."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -151,11 +152,18 @@ def test_large_row_groups_are_read_in_pieces(tmp_path: Path) -> None:
     columns = {"eps_id": np.repeat(np.arange(4), 50), "t": times, "obs": times * 1.0, "actions": times % 3}
     columns |= {"rewards": times * 1.0, "new_obs": times + 1.0}
     shuffled = rng.permutation(200)
-    table = pyarrow.table({name: column[shuffled] for name, column in columns.items()})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=120)
+    shuffled_table = pyarrow.table({name: column[shuffled] for name, column in columns.items()})
+    pq.write_table(shuffled_table, tmp_path / "a.parquet", row_group_size=120)
     whole = imported(tmp_path / "a.parquet")
     with mock.patch("dask_rl.storage.formats.rllib_parquet._PART_BYTES", 500):
-        assert ParquetTable([tmp_path / "a.parquet"]).num_parts > 8
+        table = ParquetTable([tmp_path / "a.parquet"])
+        assert table.num_parts > 8
+        for part in (1, 2, 0, 5):  # after each other, and not
+            wanted = pq.read_table(tmp_path / "a.parquet").column("t").to_numpy()
+            first = sum(len(table.read(before, ["t"])["t"]) for before in range(part))
+            found = copy.deepcopy(table).read(part, ["t"])["t"]  # as it is pickled
+            np.testing.assert_array_equal(found, wanted[first : first + len(found)])
+            np.testing.assert_array_equal(table.read(part, ["t"])["t"], found)
         assert imported(tmp_path / "a.parquet").content_hash == whole.content_hash
     with OfflineDataset.open(tmp_path / "out.zarr") as dataset:
         assert all(e.rewards.tolist() == list(range(50)) for e in dataset.episodes())
