@@ -100,7 +100,7 @@ def export(
     format_: Annotated[
         str, typer.Option("--format", help="minari, minari-arrow, minari-parquet or zarr-v2.", show_default=False)
     ],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export of this format.")] = False,
 ) -> Output:
     """Write a dataset in another library's format."""
     with make_progress("export", None, "episodes") as progress:
