@@ -104,7 +104,8 @@ def mutate(columns: Columns, rng: random.Random) -> str:
         else:
             change = rng.choice(CHANGES)
             try:
-                columns[name] = change(columns[name], rng)
+                with np.errstate(all="ignore"):
+                    columns[name] = change(columns[name], rng)
             except (ValueError, TypeError, IndexError, OverflowError):
                 continue
             what = change.__name__
@@ -159,6 +160,8 @@ def item_file(columns: Columns, changed: Columns, place: Path, rng: random.Rando
         form = {"nd": array.ndim > 0, "type": array.dtype.str, "shape": array.shape, "data": array.tobytes()}
         return rng.choice([form, form, {**form, rng.choice(list(form)): rng.choice([*ODD, "(1,,2)i4", 5])}])
 
+    if np.ndim(changed.get("observations")):  # and the final one
+        changed["observations"] = np.concatenate([changed["observations"], changed["observations"][-1:]])
     fields = {"observations": "observations", "actions": "actions", "rewards": "rewards"}
     state: Columns = {
         field: {"data": restored(changed[name]) if rng.random() < 0.5 else plain(changed[name]), "lookback": 0}
