@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .blocking import check_block_rows, choose_block_rows
 from .episode import Episode
-from .errors import ConfigError, explain
+from .errors import ConfigError, CorruptDataError, explain
 from .facts import DatasetFacts
 from .html import html_table
 from .locate import locate
@@ -49,6 +49,7 @@ class OfflineDataset(DatasetFacts):
         """Use `OfflineDataset.open`."""
         super().__init__(location, contents)
         self._readers: dict[str, RowReader] = {}
+        location.expect(contents.commit)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, content_hash: str | None = None) -> Self:
@@ -65,7 +66,12 @@ class OfflineDataset(DatasetFacts):
         """
         location = locate(path)
         dataset = cls(location, load_contents(location, content_hash))
-        _ = dataset.episode_ends  # checked as they are read
+        try:
+            _ = dataset.episode_ends  # checked as they are read
+        except CorruptDataError:
+            if load_contents(locate(path), content_hash).content_hash == dataset.content_hash:
+                raise
+            return cls.open(path, content_hash=content_hash)  # another dataset took its place: no damage
         return dataset
 
     @cached_property
@@ -94,7 +100,7 @@ class OfflineDataset(DatasetFacts):
         return self._returns
 
     def reader(self, field: str) -> RowReader:
-        """Return the reader of one array: direct where the layout is known, through zarr-python elsewhere.
+        """Return the reader of one array.
 
         Raises:
             ConfigError: there is no such field.
@@ -112,10 +118,7 @@ class OfflineDataset(DatasetFacts):
 
     def _open_reader(self, spec: ArraySpec) -> RowReader:
         parts = self.contents.parts
-        readers = [
-            open_reader(self.location, it.part.prefix + spec.key, it.layouts[spec.path], self.contents.commit)
-            for it in parts
-        ]
+        readers = [open_reader(self.location, it.layouts[spec.path], self.contents.commit) for it in parts]
         if len(readers) == 1:
             return readers[0]
         return JoinedReader(spec, readers, [it.part.first_row for it in parts], self.num_rows)
@@ -257,6 +260,10 @@ class OfflineDataset(DatasetFacts):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"location": self.location, "contents": self.contents, "_readers": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self.location.expect(self.contents.commit)
 
     def __dask_tokenize__(self) -> Hashable:
         return (type(self).__name__, self.path, self.content_hash)

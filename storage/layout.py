@@ -90,7 +90,7 @@ def parse_layout(key: str, metadata: Mapping[str, Any]) -> ArrayLayout | None:
             and shard[0] % chunk[0] == 0
         )
         dtype = np.dtype(metadata["data_type"]).newbyteorder("<")
-    except (KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError, AttributeError):
         return None
     if not known or dtype.kind not in "biuf":
         return None

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .schema import METADATA_NAME, DatasetAttributes
 
@@ -91,6 +91,8 @@ class Commit(BaseModel):
         first = self.parts[0]
         if first.num_rows < 2 or first.num_episodes < 1:
             raise ValueError("segments have more rows than the dataset")
+        if self.generation != 1 + len(self.segments):
+            raise ValueError(f"generation {self.generation} of a dataset with {len(self.segments)} segments")
         return self
 
     @cached_property
@@ -127,7 +129,7 @@ class Commit(BaseModel):
         dropped = tuple(segment_prefix(number) for number in range(num_segments + 1, len(self.segments) + 1))
         last = self.parts[num_segments]
         return Commit(
-            generation=max(self.generation - len(dropped), 1),
+            generation=self.generation - len(dropped),
             num_rows=last.first_row + last.num_rows,
             num_episodes=last.first_episode + last.num_episodes,
             shard_rows=self.shard_rows,
@@ -144,6 +146,15 @@ class Commit(BaseModel):
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(objects[key])}" for key in sorted(objects))
         head = json.dumps(fields, indent=1)[1:-1].strip()
         return f'{{\n {head},\n "objects": {{\n{lines}\n }}\n}}\n'.encode()
+
+
+def keeps_files_of(content: bytes | None, commit: Commit) -> bool:
+    """Whether a manifest of this content lists all files of `commit` as they are: the same one, or a later one."""
+    try:
+        found = Commit.model_validate_json(content or b"")
+    except ValidationError:
+        return False
+    return commit.objects.items() <= found.objects.items()
 
 
 def content_hash(commit: Commit, attributes: DatasetAttributes, array_metadata: Mapping[str, Mapping[str, Any]]) -> str:

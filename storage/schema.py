@@ -40,7 +40,7 @@ ALLOWED_DTYPES = frozenset(
     for kind, widths in {"float": (16, 32, 64), "int": (8, 16, 32, 64), "uint": (8, 16, 32, 64)}.items()
     for bits in widths
 ) | {"bool"}
-ALLOWED_CODECS = frozenset({"sharding_indexed", "bytes", "zstd", "gzip", "crc32c"})
+ALLOWED_CODECS = frozenset({"sharding_indexed", "bytes", "zstd", "crc32c"})
 
 INFO_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

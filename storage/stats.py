@@ -13,6 +13,7 @@ from .blocking import choose_block_rows
 from .dataset import OfflineDataset
 
 Float64 = npt.NDArray[np.float64]
+_PIECE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,11 @@ def moments_of(rows: npt.NDArray[Any]) -> Moments:
     if not len(rows):  # of a block that holds one final row
         zero = np.zeros(rows.shape[1:])
         return Moments(0, zero, zero, zero, zero)
+    piece = max(_PIECE_BYTES // (8 * max(rows[0].size, 1)), 1)  # of what is 8 bytes an element on the way
+    return combine_moments(_piece_moments(rows[start : start + piece]) for start in range(0, len(rows), piece))
+
+
+def _piece_moments(rows: npt.NDArray[Any]) -> Moments:
     values = rows.astype(np.float64)
     mean = values.mean(axis=0)
     squares = np.square(values - mean).sum(axis=0)

@@ -1,5 +1,6 @@
 """Verification: every byte is what was committed, and every value is one that a learner may see."""
 
+import copy
 import hashlib
 import time
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ import numpy.typing as npt
 from .blocking import choose_block_rows
 from .errors import InvalidDataError, explain
 from .location import REMEDY, Location
-from .reading.contents import Contents, load_contents
+from .manifest import Commit
+from .reading.contents import Contents, load_contents, rows_of
 from .reading.joined_reader import JoinedReader
+from .reading.part_contents import corrupt_file
 from .reading.reader import RowReader, ShardReader
 from .reading.remote_reader import RemoteShardReader
 from .reading.shard_index import corrupt
@@ -62,17 +65,17 @@ def verify(dataset: Verifiable, deep: bool) -> VerifyReport:
         InvalidDataError: a value that no learner may see.
     """
     began = time.perf_counter()
-    contents = load_contents(dataset.location)
-    if len(contents.parts) > len(dataset.contents.parts):  # what was appended since is no part of it
-        contents = load_contents(dataset.location, dataset.contents.content_hash)
+    location = copy.copy(dataset.location)  # what the dataset knows of its files is left as it is
+    # The generation that is open: neither what was appended since, nor what took its place.
+    contents = load_contents(location, dataset.contents.content_hash)
     commit = contents.commit
-    _check_strangers(dataset.location, contents)
+    _check_strangers(location, contents)
     if deep:
         for spec in contents.arrays.values():
             _check_chunks(dataset, spec)
             _check_values(dataset, spec)
         for key in commit.objects:
-            _check_object(dataset.location, contents, key)
+            _check_object(location, commit, key)
     return VerifyReport(
         deep=deep,
         num_objects=len(commit.objects),
@@ -98,8 +101,7 @@ def _check_chunks(dataset: Verifiable, spec: ArraySpec) -> None:
 
 
 def _check_part_chunks(dataset: Verifiable, spec: ArraySpec, reader: RowReader) -> None:
-    if not isinstance(reader, ShardReader | RemoteShardReader):
-        return
+    assert isinstance(reader, ShardReader | RemoteShardReader)
     layout = reader.layout
     for number in range(layout.num_shards):
         wanted = np.arange(layout.chunks_per_shard) < layout.chunks_in_shard(number)
@@ -118,15 +120,16 @@ def _check_values(dataset: Verifiable, spec: ArraySpec) -> None:
         block = dataset.reader(spec.path).read(start, stop)
         if spec.dtype.kind == "f":
             _require(np.isfinite(block), dataset, spec, start, block, "finite numbers")
-        mine = ends[np.searchsorted(ends, start + 1) : np.searchsorted(ends, stop + 1)]
         if not is_part_of(spec.path, OBSERVATIONS):
-            final = np.zeros(stop - start, bool)
-            final[mine - 1 - start] = True
-            zero = (block == 0).reshape(len(block), -1).all(axis=1)
-            _require(zero | ~final, dataset, spec, start, block, "0 in the row of a final observation")
+            final = ends[np.searchsorted(ends, start + 1) : np.searchsorted(ends, stop + 1)] - 1 - start
+            wrong = final[(block[final] != 0).any(axis=tuple(range(1, block.ndim)))]
+            good = np.ones(len(block), bool)
+            good[wrong] = False
+            _require(good, dataset, spec, start, block, "0 in the row of a final observation")
         if spec.path in (TERMINATIONS, TRUNCATIONS):
-            last = np.isin(np.arange(start, stop), ends - 2)
-            _require(~block | last, dataset, spec, start, block, "an end at an episode's last step only")
+            good = ~block
+            good[ends[np.searchsorted(ends, start + 2) : np.searchsorted(ends, stop + 2)] - 2 - start] = True
+            _require(good, dataset, spec, start, block, "an end at an episode's last step only")
 
 
 def _require(good: Array, dataset: Verifiable, spec: ArraySpec, first_row: int, block: Array, allowed: str) -> None:
@@ -150,12 +153,14 @@ def _require(good: Array, dataset: Verifiable, spec: ArraySpec, first_row: int, 
     )
 
 
-def _check_object(location: Location, contents: Contents, key: str) -> None:
-    wanted = contents.commit.objects[key].sha256
+def _check_object(location: Location, commit: Commit, key: str) -> None:
+    wanted = commit.objects[key].sha256
     digest = hashlib.sha256()
-    for piece in location.pieces(key):
-        digest.update(piece)
+    try:
+        for piece in location.pieces(key):
+            digest.update(piece)
+    except FileNotFoundError as error:
+        raise corrupt_file(location, key + rows_of(key, commit), "no such file", "the file as committed") from error
     if digest.hexdigest() != wanted:
-        array = key.partition("/c/")[0]
-        rows = (0, contents.commit.num_rows)
-        raise corrupt(location, key, array, rows, f"sha256 {digest.hexdigest()[:12]}…", f"{wanted[:12]}… as committed")
+        got, allowed = f"sha256 {digest.hexdigest()[:12]}…", f"{wanted[:12]}… as committed"
+        raise corrupt_file(location, key + rows_of(key, commit), got, allowed)

@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from dask_rl.storage.errors import DatasetError, DatasetNotFoundError, explain
+from dask_rl.storage.errors import CorruptDataError, DatasetError, DatasetNotFoundError, explain
 from dask_rl.storage.layout import CRC_BYTES, ArrayLayout
-from dask_rl.storage.location import Location
-from dask_rl.storage.manifest import Commit, Part, content_hash
+from dask_rl.storage.location import Location, unreadable
+from dask_rl.storage.manifest import Commit, Part, content_hash, keeps_files_of
 from dask_rl.storage.schema import (
-    ATTRIBUTES_KEY,
     COMMIT_NAME,
     EPISODE_ENDS,
     META_DTYPES,
@@ -23,10 +22,12 @@ from dask_rl.storage.schema import (
     ArraySpec,
     DatasetAttributes,
     first_problem,
+    is_ours,
 )
 
 from .part_contents import PartContents, corrupt_file, load_part, read_checked
 
+_OPENINGS = 8  # a dataset that is replaced meanwhile is opened anew so often
 _FOREIGN_MARKS = (METADATA_NAME, ".zgroup", ".zattrs", ".zarray")
 
 
@@ -43,8 +44,8 @@ class Contents:
     content_hash: str
 
     @property
-    def layouts(self) -> Mapping[str, ArrayLayout | None]:
-        """Of what was written first, by field; None where only zarr-python can read the array."""
+    def layouts(self) -> Mapping[str, ArrayLayout]:
+        """Of what was written first, by field."""
         return self.parts[0].layouts
 
 
@@ -60,21 +61,44 @@ def load_contents(location: Location, wanted_hash: str | None = None) -> Content
         DatasetError: there is something else, a version that this release does not know, or no such generation.
         CorruptDataError: files are missing, or are not what was committed.
     """
-    commit, content = _load_commit(location)
+    content = _read_if_there(location, COMMIT_NAME)
+    for _ in range(_OPENINGS):
+        try:
+            return _load(location, content, wanted_hash)
+        except (CorruptDataError, OSError) as error:
+            now = _read_if_there(location, COMMIT_NAME)
+            if now == content:
+                if isinstance(error, OSError):
+                    raise unreadable(f"dataset {location.url}", error) from error
+                raise
+            content = now  # another dataset took its place: no damage
+            location.forget()
+    raise DatasetError(
+        explain(
+            f"dataset {location.url}",
+            got=f"another one at each of {_OPENINGS} looks",
+            allowed="a dataset that stays as it is while it is opened",
+            fix="open it when it is not written",
+        )
+    )
+
+
+def _load(location: Location, content: bytes | None, wanted_hash: str | None) -> Contents:
+    commit = _parse_commit(location, content)
     _check_sizes(location, commit)
     now = _read_if_there(location, COMMIT_NAME)
-    if now != content and not _continues(now, commit):  # the sizes may be those of another dataset of its name
+    if now != content and not keeps_files_of(now, commit):  # the sizes may be those of another dataset of its name
         got, allowed = "another manifest than a moment ago", "a dataset that stays as it is"
         raise corrupt_file(location, COMMIT_NAME, got, allowed)
     location.will_read([key for key in commit.objects if key.endswith(METADATA_NAME)])
     parts = tuple(load_part(location, commit, part) for part in commit.parts)
     for other in parts[1:]:
         _check_alike(location, parts[0], other)
-    newest = _join(commit, parts)
+    newest = _join(location, commit, parts)
     if wanted_hash in (None, newest.content_hash):
         return newest
     for number in reversed(range(len(commit.segments))):
-        earlier = _join(commit.earlier(number), parts[: number + 1])
+        earlier = _join(location, commit.earlier(number), parts[: number + 1])
         if earlier.content_hash == wanted_hash:
             return earlier
     raise DatasetError(
@@ -87,7 +111,7 @@ def load_contents(location: Location, wanted_hash: str | None = None) -> Content
     )
 
 
-def _join(commit: Commit, parts: tuple[PartContents, ...]) -> Contents:
+def _join(location: Location, commit: Commit, parts: tuple[PartContents, ...]) -> Contents:
     first = parts[0].attributes
     provenance = dict(first.provenance)
     if len(parts) > 1:
@@ -100,7 +124,12 @@ def _join(commit: Commit, parts: tuple[PartContents, ...]) -> Contents:
         }
     )
     metadata = {key: meta for part in parts for key, meta in part.metadata.items()}
-    return Contents(commit, attributes, parts[0].arrays, parts, content_hash(commit, attributes, metadata))
+    try:
+        identity = content_hash(commit, attributes, metadata)
+    except ValueError as error:
+        got, allowed = "numbers that JSON lacks", "the metadata as it was written"
+        raise corrupt_file(location, METADATA_NAME, got, allowed) from error
+    return Contents(commit, attributes, parts[0].arrays, parts, identity)
 
 
 def load_meta(location: Location, commit: Commit, key: str) -> npt.NDArray[Any]:
@@ -128,15 +157,13 @@ def _load_part_meta(location: Location, commit: Commit, part: Part, key: str) ->
     return column + part.first_row if part.first_row else column
 
 
-def _load_commit(location: Location) -> tuple[Commit, bytes]:
-    if not location.exists():
+def _parse_commit(location: Location, content: bytes | None) -> Commit:
+    if content is None:
+        if location.exists():
+            raise _not_committed(location)
         raise DatasetNotFoundError(
             explain(f"dataset {location.url}", got="no such path", allowed="a dask-rl dataset", fix="check the path")
         )
-    try:
-        content = location.read(COMMIT_NAME)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise _not_committed(location) from error
     allowed = "the manifest as it was written"
     try:
         raw = json.loads(content)
@@ -153,18 +180,9 @@ def _load_commit(location: Location) -> tuple[Commit, bytes]:
             )
         )
     try:
-        return Commit.model_validate(raw), content
+        return Commit.model_validate(raw)
     except ValidationError as error:
         raise corrupt_file(location, COMMIT_NAME, first_problem(error), allowed) from error
-
-
-def _continues(content: bytes | None, commit: Commit) -> bool:
-    """Whether a manifest is that of a later generation, which leaves all files of this one as they are."""
-    try:
-        later = Commit.model_validate_json(content or b"")
-    except ValidationError:
-        return False
-    return commit.objects.items() <= later.objects.items() and len(later.segments) > len(commit.segments)
 
 
 def _read_if_there(location: Location, key: str) -> bytes | None:
@@ -179,8 +197,8 @@ def _not_committed(location: Location) -> DatasetError:
         got, fix = "a dataset that is not complete", "run again what writes it, or wait for it"
         return DatasetError(explain(f"dataset {location.url}", got=got, allowed="a complete one", fix=fix))
     try:
-        ours = ATTRIBUTES_KEY in json.loads(location.read(METADATA_NAME))["attributes"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        ours = is_ours(location.read(METADATA_NAME))
+    except (OSError, DatasetError):
         ours = False
     if ours:
         return corrupt_file(location, COMMIT_NAME, "no such file", "a dataset that was written to its end")
@@ -208,11 +226,11 @@ def _check_sizes(location: Location, commit: Commit) -> None:
     for key, entry in sorted(commit.objects.items()):
         if sizes.get(key) != entry.size:
             got = f"{sizes[key]} bytes" if key in sizes else "no such file"
-            raise corrupt_file(location, key + _rows_of(key, commit), got, f"{entry.size} bytes")
+            raise corrupt_file(location, key + rows_of(key, commit), got, f"{entry.size} bytes")
 
 
-def _rows_of(key: str, commit: Commit) -> str:
-    """Return the rows that a shard holds, for a message."""
+def rows_of(key: str, commit: Commit) -> str:
+    """Return the array and the rows that a shard holds, for a message; nothing of other files."""
     part = next(part for part in reversed(commit.parts) if key.startswith(part.prefix))
     array, separator, chunk = key.removeprefix(part.prefix).partition("/c/")
     number = chunk.split("/")[0]

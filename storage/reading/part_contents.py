@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from dask_rl.storage.blocking import MAX_SHARD_ROWS
 from dask_rl.storage.errors import CorruptDataError, InvalidDataError, explain
-from dask_rl.storage.layout import ArrayLayout, parse_layout
+from dask_rl.storage.layout import CRC_BYTES, ArrayLayout, parse_layout
 from dask_rl.storage.location import REMEDY, Location
 from dask_rl.storage.manifest import SEGMENTS, Commit, Part
 from dask_rl.storage.nested import flatten_space
@@ -35,6 +35,8 @@ from dask_rl.storage.schema import (
 )
 from dask_rl.storage.spaces import Space, space_from_json
 
+from .shard_index import corrupt_chunks
+
 _MAX_CHUNK_BYTES = 1 << 30  # decoded: a small file must not make a reader reserve all memory
 
 
@@ -47,8 +49,8 @@ class PartContents:
     """Of this part alone."""
     arrays: Mapping[str, ArraySpec]
     """By field."""
-    layouts: Mapping[str, ArrayLayout | None]
-    """By field; None where only zarr-python can read the array."""
+    layouts: Mapping[str, ArrayLayout]
+    """By field."""
     metadata: Mapping[str, Mapping[str, Any]]
     """Of all its arrays, by their keys in the dataset."""
 
@@ -70,7 +72,7 @@ def load_part(location: Location, commit: Commit, part: Part) -> PartContents:
     }
     metadata = {key: meta for key, meta in metadata.items() if meta.get("node_type") == "array"}
     arrays = {
-        key.removeprefix(f"{part.prefix}data/"): _check_array(location, commit, part, key, meta)
+        key.removeprefix(f"{part.prefix}data/"): _check_array(location, part, key, meta)
         for key, meta in metadata.items()
         if key.startswith(f"{part.prefix}data/")
     }
@@ -78,7 +80,7 @@ def load_part(location: Location, commit: Commit, part: Part) -> PartContents:
     for key in (part.prefix + key for key in META_DTYPES):
         if key not in metadata or metadata[key].get("shape") != [part.num_episodes]:
             raise corrupt_file(location, key, "no such array, or another length", f"{part.num_episodes} episodes")
-    layouts = {field: _layout(location, part, spec, metadata) for field, spec in arrays.items()}
+    layouts = {field: _layout(location, commit, part, spec, metadata) for field, spec in arrays.items()}
     return PartContents(part, attributes, arrays, layouts, metadata)
 
 
@@ -98,35 +100,55 @@ def _load_attributes(location: Location, commit: Commit, part: Part) -> DatasetA
 
 
 def _layout(
-    location: Location, part: Part, spec: ArraySpec, metadata: Mapping[str, Mapping[str, Any]]
-) -> ArrayLayout | None:
+    location: Location, commit: Commit, part: Part, spec: ArraySpec, metadata: Mapping[str, Mapping[str, Any]]
+) -> ArrayLayout:
     key = part.prefix + spec.key
     layout = parse_layout(key, metadata[key])
-    if layout is None:
-        return None
+    if layout is None:  # others have no checksums, or fill values in place of chunks that are lost
+        got, allowed = "an array that is stored in another way", "shards whose every chunk has a checksum, as written"
+        raise corrupt_file(location, key, got, allowed)
     if layout.chunk_bytes > _MAX_CHUNK_BYTES:
         raise corrupt_file(location, key, f"chunks of {layout.chunk_bytes} bytes", f"at most {_MAX_CHUNK_BYTES}")
-    return replace(layout, first_row=part.first_row)
+    if layout.shard_rows != part.shard_rows or layout.shard_rows > MAX_SHARD_ROWS:
+        allowed = f"{part.shard_rows} as in commit.json, at most {MAX_SHARD_ROWS}"
+        raise corrupt_file(location, key, f"shards of {layout.shard_rows} rows", allowed)
+    found = sum(other.startswith(f"{key}/c/") for other in commit.objects)
+    if found != layout.num_shards:
+        got, allowed = f"{found} shards in commit.json", f"{layout.num_shards} shards for {layout.num_rows} rows"
+        raise corrupt_file(location, key, got, allowed)
+    layout = replace(layout, first_row=part.first_row)
+    for number in range(layout.num_shards):
+        _check_shard(location, commit, layout, number)
+    return layout
 
 
-def _check_array(location: Location, commit: Commit, part: Part, key: str, meta: Mapping[str, Any]) -> ArraySpec:
+def _check_shard(location: Location, commit: Commit, layout: ArrayLayout, number: int) -> None:
+    """Check that a file of this size can hold the rows: what is read of it never depends on metadata alone."""
+    name, chunks = layout.shard_key(number), layout.chunks_in_shard(number)
+    if name not in commit.objects:
+        raise corrupt_file(location, COMMIT_NAME, f"no entry for {name}", "an entry for every file")
+    size = commit.objects[name].size
+    exact = layout.index_bytes + chunks * (layout.chunk_bytes + CRC_BYTES)
+    least = layout.index_bytes + chunks * (CRC_BYTES + 1)
+    if size < least if layout.compressed else size != exact:
+        allowed = f"at least {least}" if layout.compressed else f"{exact}"
+        got, allowed = f"{size} bytes in commit.json", f"{allowed} for {chunks} chunks"
+        raise corrupt_chunks(location, layout, number, range(layout.chunks_per_shard), got, allowed)
+
+
+def _check_array(location: Location, part: Part, key: str, meta: Mapping[str, Any]) -> ArraySpec:
     name = f"{key}/{METADATA_NAME}"
     try:
         dtype, shape = str(meta["data_type"]), [int(n) for n in meta["shape"]]
-        grid = [int(n) for n in meta["chunk_grid"]["configuration"]["chunk_shape"]]
         codecs = set(_codec_names(meta["codecs"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise corrupt_file(location, name, "metadata that is incomplete", "the metadata of an array") from error
     if dtype not in ALLOWED_DTYPES:
         raise corrupt_file(location, name, f"data type {dtype}", ", ".join(sorted(ALLOWED_DTYPES)))
     if codecs - ALLOWED_CODECS:
         raise corrupt_file(location, name, f"codec {min(codecs - ALLOWED_CODECS)}", ", ".join(sorted(ALLOWED_CODECS)))
-    if not shape or shape[0] != part.num_rows or len(grid) != len(shape) or min(*shape, *grid) < 1:
-        raise corrupt_file(location, name, f"shape {shape} in shards {grid}", f"{part.num_rows} rows")
-    wanted = math.prod(-(-length // size) for length, size in zip(shape, grid, strict=True))
-    found = sum(other.startswith(f"{key}/c/") for other in commit.objects)
-    if found != wanted:
-        raise corrupt_file(location, key, f"{found} shards in commit.json", f"{wanted} shards for {shape[0]} rows")
+    if not shape or shape[0] != part.num_rows or min(shape) < 1:
+        raise corrupt_file(location, name, f"shape {shape}", f"{part.num_rows} rows")
     field = key.removeprefix(f"{part.prefix}data/")
     return ArraySpec(field, np.dtype(dtype).newbyteorder("<"), tuple(shape[1:]))
 

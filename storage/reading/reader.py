@@ -1,25 +1,19 @@
 """Rows of one array straight from its shard files into the caller's buffer; checked, and without a copy."""
 
-import os
 import threading
-from collections import OrderedDict
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import zarr
 
-from dask_rl.storage.errors import ConfigError, DaskRLError, explain
+from dask_rl.storage.errors import ConfigError, explain
 from dask_rl.storage.layout import CRC_BYTES, ArrayLayout, crc32c
-from dask_rl.storage.location import Location
-from dask_rl.storage.manifest import Commit
+from dask_rl.storage.location import LocalDirectory
 
-from .committed_store import CommittedStore
+from .open_shards import OpenShards
 from .shard_file import ShardFile
-from .shard_index import corrupt
 
 Array = npt.NDArray[Any]
-_MAX_OPEN_SHARDS = 64
 _MAX_RUN = 512  # chunks a call, two buffers each: the kernel takes at most 1024
 _RUN_BYTES = 1 << 20  # a call: what was just read is still in the cache when its checksum is taken
 
@@ -37,7 +31,7 @@ class RowReader(Protocol):
 
 
 class ShardReader:
-    """The direct reader of a local array whose layout it knows; safe to use from several threads.
+    """The reader of a local array; safe to use from several threads.
 
     Every inner chunk's checksum is verified when it is first read, and again whenever it is read whole. Later
     reads of a part of a verified, uncompressed chunk read that part only.
@@ -47,15 +41,13 @@ class ShardReader:
         layout: the array.
     """
 
-    def __init__(self, location: Location, layout: ArrayLayout) -> None:
+    def __init__(self, location: LocalDirectory, layout: ArrayLayout) -> None:
         """Nothing is opened before the first read."""
         self.layout = layout
-        self._location = location
         self._row_bytes = layout.row_bytes
         self._chunk_bytes = layout.chunk_bytes
         self._max_run = min(max(_RUN_BYTES // max(layout.chunk_bytes, 1), 1), _MAX_RUN)
-        self._shards: OrderedDict[int, ShardFile] = OrderedDict()
-        self._lock = threading.Lock()
+        self._shards = OpenShards(location, layout)
         self._local = threading.local()
 
     def read(self, start: int, stop: int, out: Array | None = None) -> Array:
@@ -68,13 +60,14 @@ class ShardReader:
 
         Raises:
             CorruptDataError: stored bytes are not what was written; names file, array, rows and remedy.
+            DatasetError: the file cannot be read, or is another one than when the dataset was opened.
         """
         layout = self.layout
         out = prepare_output(start, stop, layout.num_rows, layout.row_shape, layout.dtype, out)
         flat = out.reshape(-1).view(np.uint8)
         row = start
         while row < stop:
-            shard = self._shard(row // layout.shard_rows)
+            shard = self._shards.get(row // layout.shard_rows)
             chunk, skip = divmod(row - shard.number * layout.shard_rows, layout.chunk_rows)
             shard.require(chunk)
             num_whole = 0 if skip else (stop - row) // layout.chunk_rows
@@ -94,12 +87,11 @@ class ShardReader:
 
     def close(self) -> None:
         """Close all files; a later read opens them again."""
-        with self._lock:
-            self._shards.clear()
+        self._shards.close()
 
     def stored_chunks(self, number: int) -> npt.NDArray[np.bool_]:
         """Return which inner chunks shard `number` stores, (chunks_per_shard,); for verification."""
-        return self._shard(number).stored
+        return self._shards.get(number).stored
 
     def _read_run(self, shard: ShardFile, chunks: range, target: npt.NDArray[np.uint8]) -> None:
         """Read whole chunks that lie one after another: the rows to the caller, the checksums beside them."""
@@ -109,7 +101,7 @@ class ShardReader:
         buffers = []
         for i, part in enumerate(parts):
             buffers += [part.data, tails[i * CRC_BYTES : (i + 1) * CRC_BYTES].data]
-        self._preadv(shard, chunks, buffers, shard.offsets[chunks.start], len(chunks) * (size + CRC_BYTES))
+        shard.read(chunks, buffers, shard.offsets[chunks.start], len(chunks) * (size + CRC_BYTES))
         for chunk, part, stored in zip(chunks, parts, tails.view("<u4").tolist(), strict=True):
             shard.check(chunk, crc32c(part), stored)
 
@@ -117,12 +109,12 @@ class ShardReader:
         """Read a part of a chunk; all of it, the rest into a scratch buffer, while its checksum is unknown."""
         offset, chunks = shard.offsets[chunk], range(chunk, chunk + 1)
         if shard.verified[chunk]:
-            self._preadv(shard, chunks, [target.data], offset + skip, target.nbytes)
+            shard.read(chunks, [target.data], offset + skip, target.nbytes)
             return
         tail, around = self._scratch("tails", CRC_BYTES), self._scratch("around", self._chunk_bytes)
         parts = [around[:skip], target, around[skip + target.nbytes :]]
         buffers = [part.data for part in (*parts, tail)]
-        self._preadv(shard, chunks, buffers, offset, self._chunk_bytes + CRC_BYTES)
+        shard.read(chunks, buffers, offset, self._chunk_bytes + CRC_BYTES)
         checksum = 0
         for part in parts:
             checksum = crc32c(part, checksum)
@@ -144,26 +136,10 @@ class ShardReader:
     def _decompress(self, shard: ShardFile, chunk: int, decoded: npt.NDArray[np.uint8]) -> None:
         chunks, length = range(chunk, chunk + 1), shard.lengths[chunk]
         stored = self._scratch("stored", length)
-        self._preadv(shard, chunks, [stored.data], shard.offsets[chunk], length)
+        shard.read(chunks, [stored.data], shard.offsets[chunk], length)
         body, tail = stored[:-CRC_BYTES], stored[-CRC_BYTES:]
         shard.check(chunk, crc32c(body), int.from_bytes(tail.tobytes(), "little"))
         shard.decompress(chunk, body, decoded)
-
-    def _preadv(self, shard: ShardFile, chunks: range, buffers: list[memoryview], offset: int, num_bytes: int) -> None:
-        if os.preadv(shard.descriptor, buffers, offset) != num_bytes:
-            raise shard.corrupt(chunks, "a file that ends too early", f"{num_bytes} bytes at {offset}")
-
-    def _shard(self, number: int) -> ShardFile:
-        with self._lock:
-            shard = self._shards.get(number)
-            if shard is None:
-                shard = self._shards[number] = ShardFile(self._location, self.layout, number)
-                if len(self._shards) > _MAX_OPEN_SHARDS:
-                    # It closes when the last reader lets go: another thread may be reading it right now.
-                    self._shards.popitem(last=False)
-            else:
-                self._shards.move_to_end(number)
-            return shard
 
     def _scratch(self, name: str, size: int) -> npt.NDArray[np.uint8]:
         """Return a buffer of this thread, kept for the next read."""
@@ -172,49 +148,6 @@ class ShardReader:
             buffer = np.empty(size, np.uint8)
             setattr(self._local, name, buffer)
         return buffer[:size]
-
-
-class ZarrReader:
-    """Reads an array through zarr-python: other codecs; the same rows, more slowly.
-
-    Args:
-        location: the dataset.
-        key: the array.
-        commit: the manifest; None takes the files that there are.
-    """
-
-    def __init__(self, location: Location, key: str, commit: Commit | None = None) -> None:
-        """Open the array."""
-        self._location = location
-        self._key = key
-        self._commit = commit
-        sizes = location.sizes() if commit is None else {name: entry.size for name, entry in commit.objects.items()}
-        self._array = zarr.open_array(CommittedStore(location, sizes), path=key, mode="r")
-
-    def read(self, start: int, stop: int, out: Array | None = None) -> Array:
-        """Return the rows [start, stop), in `out` where it is given."""
-        array = self._array
-        dtype = np.dtype(array.dtype).newbyteorder("<")
-        out = prepare_output(start, stop, array.shape[0], array.shape[1:], dtype, out)
-        try:
-            out[...] = array[start:stop]
-        except DaskRLError:
-            raise
-        except (ValueError, RuntimeError, OSError) as error:
-            # What codecs raise on bytes that are not theirs, and the store on files that are gone.
-            reason = " ".join(str(error).split()) or type(error).__name__
-            self._check_current()
-            rows = start, stop
-            raise corrupt(self._location, self._key, self._key, rows, reason, "bytes that decode") from error
-        self._check_current()
-        return out
-
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    def _check_current(self) -> None:
-        if self._commit is not None:
-            self._location.check_current(self._commit)
 
 
 def prepare_output(

@@ -1,25 +1,23 @@
-"""Which reader reads an array: by where the dataset lies, and how the array is stored."""
+"""Which reader reads an array: by where the dataset lies."""
 
 from dask_rl.storage.layout import ArrayLayout
-from dask_rl.storage.location import Location
+from dask_rl.storage.location import LocalDirectory, Location
 from dask_rl.storage.manifest import Commit
 from dask_rl.storage.remote.directory import RemoteDirectory
 
-from .reader import RowReader, ShardReader, ZarrReader
+from .reader import RowReader, ShardReader
 from .remote_reader import RemoteShardReader
 
 
-def open_reader(location: Location, key: str, layout: ArrayLayout | None, commit: Commit) -> RowReader:
+def open_reader(location: Location, layout: ArrayLayout, commit: Commit) -> RowReader:
     """Return the reader of one array.
 
     Args:
         location: the dataset.
-        key: the array.
-        layout: how it is stored; None where only zarr-python knows.
+        layout: how the array is stored.
         commit: the manifest.
     """
-    if layout is None:
-        return ZarrReader(location, key, commit)
     if isinstance(location, RemoteDirectory):
         return RemoteShardReader(location, layout, commit)
+    assert isinstance(location, LocalDirectory)
     return ShardReader(location, layout)

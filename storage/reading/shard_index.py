@@ -107,14 +107,23 @@ def corrupt_chunks(
     location: Location, layout: ArrayLayout, number: int, chunks: range, got: str, allowed: str
 ) -> CorruptDataError:
     """Return the error for damaged chunks of shard `number`."""
+    subject = name_chunks(location, layout, number, chunks)
+    return CorruptDataError(explain(subject, got=got, allowed=allowed, fix=REMEDY))
+
+
+def name_chunks(location: Location, layout: ArrayLayout, number: int, chunks: range) -> str:
+    """Return what messages call chunks of shard `number`: which file, which array, which rows."""
     start = layout.first_row + number * layout.shard_rows
     first, last = (start + i * layout.chunk_rows for i in (chunks.start, chunks.stop))
     rows = first, min(last, layout.first_row + layout.num_rows)
-    return corrupt(location, layout.shard_key(number), layout.key, rows, got, allowed)
+    return _name_rows(location, layout.shard_key(number), layout.key, rows)
 
 
 def corrupt(location: Location, name: str, key: str, rows: tuple[int, int], got: str, allowed: str) -> CorruptDataError:
     """Return the error for a damaged file: which file, which array, which rows, what to do."""
+    return CorruptDataError(explain(_name_rows(location, name, key, rows), got=got, allowed=allowed, fix=REMEDY))
+
+
+def _name_rows(location: Location, name: str, key: str, rows: tuple[int, int]) -> str:
     field = key.rpartition("data/")[2]
-    subject = f"{name} in dataset {location.url} ({field}, rows {rows[0]} to {rows[1] - 1})"
-    return CorruptDataError(explain(subject, got=got, allowed=allowed, fix=REMEDY))
+    return f"{name} in dataset {location.url} ({field}, rows {rows[0]} to {rows[1] - 1})"

@@ -121,6 +121,11 @@ class RemoteDirectory(Location):
         """Whether there is such a file."""
         return self._size(key) is not None
 
+    def forget(self) -> None:
+        """Forget what was fetched before it is asked for."""
+        with self._seen:
+            self._small.clear()
+
     def is_unfinished(self) -> bool:
         """Whether a dataset is being written here, or was by one that stopped."""
         return self.can_list and self.beside(NOTES_SUFFIX).has(BUILD_NAME)

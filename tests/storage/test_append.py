@@ -342,9 +342,10 @@ def test_damage_in_a_segment_is_named(grown):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda m: m["segments"].pop(), "rows"),
+        (lambda m: m["segments"].pop(), "generation 4 of a dataset with 2 segments"),
+        (lambda m: m.update(generation=2, segments=m["segments"][:1]), "rows"),
         (lambda m: m["segments"][0].update(num_rows=10**9), "segments have more rows"),
-        (lambda m: m["segments"].append(m["segments"][0]), "rows|entry"),
+        (lambda m: m.update(generation=5, segments=[*m["segments"], m["segments"][0]]), "rows|entry"),
     ],
 )
 def test_a_manifest_that_tells_other_segments(grown, edit, message):
@@ -356,7 +357,7 @@ def test_a_manifest_that_tells_other_segments(grown, edit, message):
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("data/rewards/zarr.json", '"float32"', '"float64"', "other arrays of rewards"),
+        ("data/actions/zarr.json", '"float32"', '"int32"', "other arrays of actions"),
         ("zarr.json", '"low": [-2.0]', '"low": [-3.0]', "another action_space"),
     ],
 )

@@ -117,7 +117,7 @@ def test_found_when_read_and_by_a_deep_verification(dataset, fault, rows):
     assert "\n" not in text
     np.testing.assert_array_equal(dataset.read("rewards", 0, 64), zarr.open(dataset.path)["data/rewards"][:64])
     with pytest.raises(CorruptDataError, match=REWARDS):
-        dataset.verify(deep=True)
+        OfflineDataset.open(dataset.path).verify(deep=True)
 
 
 def test_a_flip_in_compressed_data(dataset):

@@ -16,7 +16,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from dask_rl.storage import ConfigError, DatasetWriter, Episode, OfflineDataset
 from dask_rl.storage.layout import ArrayLayout, parse_layout
 from dask_rl.storage.location import LocalDirectory
-from dask_rl.storage.reading.reader import ShardReader, ZarrReader
+from dask_rl.storage.reading.reader import ShardReader
 
 DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64"]
 CODECS = {"raw": [], "zstd": [ZstdCodec(level=1)], "gzip": [GzipCodec(level=1)]}
@@ -56,22 +56,21 @@ def test_direct_reader_and_zarr_python_agree(tmp_path_factory, case):
     array[:] = data
     layout = parse_layout("data/x", array.metadata.to_dict())
     assert (layout is not None) == (sharded and codec != "gzip")
-    location = LocalDirectory(path)
-    readers = [ZarrReader(location, "data/x")]
-    if layout is not None:
-        readers.append(ShardReader(location, layout))
-    for reader in readers:
-        for start, stop in ranges:
-            rows = reader.read(start, stop)
-            assert rows.dtype == data.dtype
-            np.testing.assert_array_equal(rows, data[start:stop])
-            out = np.full_like(rows, 1)
-            assert reader.read(start, stop, out) is out
-            np.testing.assert_array_equal(out, data[start:stop])
-        # Single rows, here and there: parts of chunks that are held or known to be good.
-        for row in np.random.default_rng(0).permutation(len(data))[:60].tolist():
-            np.testing.assert_array_equal(reader.read(row, row + 1), data[row : row + 1])
-        reader.close()
+    np.testing.assert_array_equal(array[:], data)
+    if layout is None:
+        return
+    reader = ShardReader(LocalDirectory(path), layout)
+    for start, stop in ranges:
+        rows = reader.read(start, stop)
+        assert rows.dtype == data.dtype
+        np.testing.assert_array_equal(rows, data[start:stop])
+        out = np.full_like(rows, 1)
+        assert reader.read(start, stop, out) is out
+        np.testing.assert_array_equal(out, data[start:stop])
+    # Single rows, here and there: parts of chunks that are held or known to be good.
+    for row in np.random.default_rng(0).permutation(len(data))[:60].tolist():
+        np.testing.assert_array_equal(reader.read(row, row + 1), data[row : row + 1])
+    reader.close()
 
 
 @settings(max_examples=15)
@@ -163,7 +162,13 @@ def open_shards(dataset_path) -> list[str]:
     return [link for link in links if link.startswith(f"{dataset_path}/")]
 
 
-def test_more_shards_than_open_files(tmp_path, settings_of_pendulum, make_episodes):
+@pytest.fixture
+def few_descriptors(monkeypatch):
+    """As if the process had 100: a quarter of them is for shards."""
+    monkeypatch.setattr("dask_rl.storage.reading.open_shards.resource.getrlimit", lambda _: (100, 100))
+
+
+def test_more_shards_than_open_files(tmp_path, settings_of_pendulum, make_episodes, few_descriptors):
     with DatasetWriter(tmp_path / "d.zarr", **settings_of_pendulum, shard_rows=4) as writer:
         writer.add_episodes(make_episodes(20))
     dataset = OfflineDataset.open(tmp_path / "d.zarr")
@@ -171,8 +176,24 @@ def test_more_shards_than_open_files(tmp_path, settings_of_pendulum, make_episod
     assert dataset.num_rows > 4 * 70
     assert not open_shards(dataset.path)
     np.testing.assert_array_equal(dataset.read("observations", 0, dataset.num_rows), stored)
-    assert 0 < len(open_shards(dataset.path)) <= 66
+    assert 0 < len(open_shards(dataset.path)) <= 25
     dataset.close()
+    assert not open_shards(dataset.path)
+
+
+def test_all_arrays_of_all_datasets_share_the_open_files(dataset, tmp_path, few_descriptors):
+    for _ in range(9):
+        with DatasetWriter(dataset.path, append=True) as writer:
+            writer.add_episode(dataset.episode(0))
+    grown, other = (OfflineDataset.open(dataset.path) for _ in range(2))
+    wanted = {field: zarr.open_group(grown.path, mode="r")[f"data/{field}"][:] for field in grown.arrays}
+    for _ in range(2):
+        for field, rows in wanted.items():
+            for opened in (grown, other):
+                np.testing.assert_array_equal(opened.read(field, 0, grown.num_rows)[: len(rows)], rows)
+    assert 20 < len(open_shards(dataset.path)) <= 25
+    del opened, other
+    grown.close()
     assert not open_shards(dataset.path)
 
 

@@ -11,14 +11,14 @@ import pytest
 from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.episode import Episode
 from dask_rl.storage.errors import DatasetError
-from dask_rl.storage.reading.reader import ZarrReader
+from dask_rl.storage.location import LocalDirectory
 from dask_rl.storage.writer import DatasetWriter
 
 SHARD_ROWS = 32
 
 
-def write(path, value):
-    """100 rows of one value: files of other datasets are of the same sizes."""
+def write(path, value, num_steps=99):
+    """Rows of one value: files of other datasets are of the same sizes."""
     spaces = {
         "observation_space": gymnasium.spaces.Box(-1e4, 1e4, (2,), np.float32),
         "action_space": gymnasium.spaces.Discrete(2),
@@ -26,11 +26,11 @@ def write(path, value):
     with DatasetWriter(path, **spaces, shard_rows=SHARD_ROWS) as writer:
         writer.add_episode(
             Episode(
-                observations=np.full((100, 2), value, np.float32),
-                actions=np.zeros(99, np.int64),
-                rewards=np.ones(99, np.float32),
-                terminations=np.arange(99) == 98,
-                truncations=np.zeros(99, bool),
+                observations=np.full((num_steps + 1, 2), value, np.float32),
+                actions=np.zeros(num_steps, np.int64),
+                rewards=np.ones(num_steps, np.float32),
+                terminations=np.arange(num_steps) == num_steps - 1,
+                truncations=np.zeros(num_steps, bool),
             )
         )
     return path
@@ -96,16 +96,6 @@ def test_an_untouched_dataset_is_read_although_its_directory_was_renamed_and_bac
         assert (dataset.read("observations", 0, 100) == 1).all()
 
 
-def test_a_reader_through_zarr_python_refuses_them_too(pair):
-    old, new = pair
-    with OfflineDataset.open(old) as dataset:
-        reader = ZarrReader(dataset.location, "data/observations")
-        assert (reader.read(0, 10) == 1).all()
-        by_rename(old, new)
-        with pytest.raises(DatasetError, match=r"data/observations/\S+ in dataset .*got another file"):
-            reader.read(SHARD_ROWS, 100)
-
-
 def test_a_dataset_that_travelled_is_read(pair):
     """Elsewhere files may have other numbers; what it is there is not known."""
     old, _ = pair
@@ -118,14 +108,85 @@ def test_a_dataset_that_travelled_is_read(pair):
         assert (travelled.read("observations", 0, 100) == 1).all()
 
 
-def test_a_dataset_that_is_replaced_while_it_is_opened_is_refused(pair, monkeypatch):
+@pytest.mark.parametrize("replace", [by_rename, by_removal])
+def test_a_dataset_that_travelled_refuses_rows_of_another_one(pair, replace):
     old, new = pair
-    sizes = type(OfflineDataset.open(old).location).sizes
+    with OfflineDataset.open(old) as dataset:
+        travelled = pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    with travelled:
+        assert (travelled.read("observations", 0, SHARD_ROWS) == 1).all()
+        replace(old, new)
+        for opened in (travelled, pickle.loads(pickle.dumps(dataset))):  # noqa: S301
+            with pytest.raises(DatasetError, match=r"dataset .*got another one than when it was opened"):
+                opened.read("observations", SHARD_ROWS, 100)
+
+
+def test_a_dataset_that_travelled_is_read_after_an_appending(pair):
+    old, new = pair
+    with OfflineDataset.open(old) as dataset:
+        travelled = pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    with DatasetWriter(old, append=True) as writer, OfflineDataset.open(new) as other:
+        writer.add_episode(other.episode(0))
+    with travelled:
+        assert (travelled.read("observations", 0, 100) == 1).all()
+
+
+@pytest.mark.parametrize("replace", [by_rename, by_removal])
+@pytest.mark.parametrize("moment", ["sizes", "zarr.json", "meta/episode_ends/c/0"])
+def test_a_dataset_that_is_replaced_while_it_is_opened_is_opened_anew(tmp_path, monkeypatch, moment, replace):
+    old, new = write(tmp_path / "data.zarr", 1), write(tmp_path / "new.zarr", 2, num_steps=79)
+    whole = {name: getattr(LocalDirectory, name) for name in ("sizes", "read")}
+    left = [new]
+
+    def at(now):
+        if left and now == moment:
+            replace(old, left.pop())
+
+    def sizes(self, wanted=()):
+        at("sizes")
+        return whole["sizes"](self, wanted)
+
+    def read(self, key):
+        at(key)
+        return whole["read"](self, key)
+
+    monkeypatch.setattr(LocalDirectory, "sizes", sizes)
+    monkeypatch.setattr(LocalDirectory, "read", read)
+    with OfflineDataset.open(old) as dataset:
+        assert not left
+        assert dataset.num_rows == 80
+        assert (dataset.read("observations", 0, 80) == 2).all()
+
+
+def test_a_dataset_that_is_replaced_again_and_again_is_refused(pair, monkeypatch):
+    old, new = pair
+    spare = old.with_name("spare")
 
     def slow(self, wanted=()):
-        by_rename(old, new)
+        old.rename(spare)
+        new.rename(old)
+        spare.rename(new)
         return sizes(self)
 
-    monkeypatch.setattr(type(OfflineDataset.open(old).location), "sizes", slow)
-    with pytest.raises(DatasetError, match="another manifest than a moment ago"):
+    sizes = LocalDirectory.sizes
+    monkeypatch.setattr(LocalDirectory, "sizes", slow)
+    with pytest.raises(DatasetError, match="got another one at each of 8 looks"):
         OfflineDataset.open(old)
+
+
+def test_a_shard_that_the_new_dataset_lacks_is_no_damage(pair):
+    old, new = pair
+    with OfflineDataset.open(old) as dataset:
+        shutil.rmtree(new / "data/observations/c/1")
+        by_rename(old, new)
+        with pytest.raises(DatasetError, match="got another one than when it was opened"):
+            dataset.read("observations", SHARD_ROWS, 100)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_took_its_place_is_not_verified(pair, deep):
+    old, new = pair
+    with OfflineDataset.open(old) as dataset:
+        by_rename(old, new)
+        with pytest.raises(DatasetError, match=r"got content hash .*which was asked for"):
+            dataset.verify(deep=deep)

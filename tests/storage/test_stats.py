@@ -4,7 +4,7 @@ import dask
 import numpy as np
 import pytest
 
-from dask_rl.storage import FieldStatistics, column_statistics
+from dask_rl.storage import FieldStatistics, column_statistics, stats
 
 
 @pytest.fixture
@@ -38,3 +38,17 @@ def test_json_keeps_every_bit(dataset):
     again = FieldStatistics.from_json(json.loads(json.dumps(statistics.to_json())))
     for name in ("mean", "std", "min", "max", "count"):
         np.testing.assert_array_equal(getattr(again, name), getattr(statistics, name))
+
+
+def test_statistics_of_a_wide_block_work_in_pieces(monkeypatch):
+    rows = np.random.default_rng(0).integers(0, 255, (500, 7, 3)).astype(np.uint8)
+    whole = stats.moments_of(rows)
+    sizes = []
+    pieces = stats._piece_moments
+    monkeypatch.setattr(stats, "_piece_moments", lambda piece: (sizes.append(len(piece)), pieces(piece))[1])
+    monkeypatch.setattr(stats, "_PIECE_BYTES", 21 * 8 * 64)
+    cut = stats.moments_of(rows)
+    assert sizes == [64] * 7 + [52]
+    assert cut.count == whole.count
+    for name in ("mean", "squares", "min", "max"):
+        np.testing.assert_allclose(getattr(cut, name), getattr(whole, name), rtol=1e-12)
