@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from dask_rl.storage.blocking import MAX_SHARD_ROWS
+from dask_rl.storage.blocking import MAX_READ_BYTES, MAX_SHARD_ROWS
 from dask_rl.storage.errors import CorruptDataError, InvalidDataError, explain
 from dask_rl.storage.layout import CRC_BYTES, ArrayLayout, parse_layout
 from dask_rl.storage.location import REMEDY, Location
@@ -37,7 +37,6 @@ from dask_rl.storage.spaces import Space, space_from_json
 
 from .shard_index import corrupt_chunks
 
-_MAX_CHUNK_BYTES = 1 << 30  # decoded: a small file must not make a reader reserve all memory
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,8 @@ def _layout(
     if layout is None:  # others have no checksums, or fill values in place of chunks that are lost
         got, allowed = "an array that is stored in another way", "shards whose every chunk has a checksum, as written"
         raise corrupt_file(location, key, got, allowed)
-    if layout.chunk_bytes > _MAX_CHUNK_BYTES:
-        raise corrupt_file(location, key, f"chunks of {layout.chunk_bytes} bytes", f"at most {_MAX_CHUNK_BYTES}")
+    if layout.chunk_bytes > MAX_READ_BYTES:
+        raise corrupt_file(location, key, f"chunks of {layout.chunk_bytes} bytes", f"at most {MAX_READ_BYTES}")
     if layout.shard_rows != part.shard_rows or layout.shard_rows > MAX_SHARD_ROWS:
         allowed = f"{part.shard_rows} as in commit.json, at most {MAX_SHARD_ROWS}"
         raise corrupt_file(location, key, f"shards of {layout.shard_rows} rows", allowed)
