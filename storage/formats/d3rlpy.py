@@ -48,8 +48,8 @@ class D3rlpyImporter:
                 return Source(_V2_RULE, partial(_read_v2, path, num_episodes), num_episodes, num_steps=num_steps)
             columns = {key: read_dataset(file, key, str(path)) for key in _V1_KEYS}
             check_columns(str(path), columns)
-            starts, stops = cut_after(read_flags(columns["episode_terminals"]))
-            terminals = read_flags(columns["terminals"])
+            starts, stops = cut_after(read_flags(columns["episode_terminals"], f"{path}: episode_terminals"))
+            terminals = read_flags(columns["terminals"], f"{path}: terminals")
             terminated = terminals[stops - 1]
             left_out = tuple(sorted(set(file) - {*_V1_KEYS, "discrete_action", "version"}))
         roles = Roles({"observations": "observations"}, {"actions": "actions"})

@@ -76,9 +76,9 @@ class D4rlImporter:
 
 def _cuts(columns: Mapping[str, Rows], path: Path, options: ImportOptions) -> tuple[Cuts, str]:
     """Return the episodes, and by which rule they were found."""
-    terminals = read_flags(columns["terminals"])
+    terminals = read_flags(columns["terminals"], f"{path}: terminals")
     if "timeouts" in columns:
-        starts, stops = cut_after(terminals | read_flags(columns["timeouts"]))
+        starts, stops = cut_after(terminals | read_flags(columns["timeouts"], f"{path}: timeouts"))
         rule = "episodes split at terminals and timeouts"
     else:
         limit = options.max_episode_steps or environment_limit(options.environment)

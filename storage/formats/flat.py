@@ -195,13 +195,12 @@ def check_columns(origin: str, columns: Mapping[str, Rows]) -> int:
     return next(iter(lengths.values()))
 
 
-def read_flags(column: Rows, subject: str = "") -> Array:
+def read_flags(column: Rows, subject: str) -> Array:
     """Return which rows of a column are not 0, (rows,) bool, read piece by piece.
 
     Raises:
-        SourceFormatError: it is no column of one flag a row; `subject`, or the column's own name, says which.
+        SourceFormatError: it is no column of one flag a row, or one is missing; `subject` says where it lies.
     """
-    subject = subject or str(getattr(column, "name", "a column of flags"))
     if not column.shape:
         raise SourceFormatError(explain(subject, got="one value", allowed="a flag in each row", fix=_CHECK))
     num_rows = column.shape[0]

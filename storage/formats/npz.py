@@ -86,11 +86,11 @@ def _ogbench(origin: str, arrays: Mapping[str, NpzArray]) -> _Layout:
     """T+1 rows a trajectory: in its last row, which `terminals` marks, only the observation counts."""
     names = ["observations", "actions", "terminals", *(name for name in ("rewards", "masks") if name in arrays)]
     num_rows = check_columns(origin, {name: arrays[name] for name in names})
-    last = read_flags(arrays["terminals"])
+    last = read_flags(arrays["terminals"], f"{origin}: terminals")
     last[-1] = True
     stops_here = np.zeros(num_rows, dtype=bool)
     if "masks" in arrays:
-        stops_here = ~read_flags(arrays["masks"]) & ~last
+        stops_here = ~read_flags(arrays["masks"], f"{origin}: masks") & ~last
     ends = stops_here | (np.append(last[1:], False) & ~last)
     after_end = np.append(True, (ends | last)[:-1])
     starts, stops = np.flatnonzero(after_end & ~last), np.flatnonzero(ends) + 1
@@ -135,7 +135,7 @@ def _imitation(origin: str, arrays: Mapping[str, NpzArray]) -> _Layout:
     terminated = np.zeros(num_episodes, dtype=bool)
     rule = "episodes split at indices; "
     if "terminal" in arrays:
-        terminated = read_flags(_listed(origin, arrays, "terminal"))
+        terminated = read_flags(_listed(origin, arrays, "terminal"), f"{origin}: terminal")
         check_columns(f"{origin}: terminal", {"terminal": terminated, "episodes": starts})
         rule += "terminated where terminal is set, truncated otherwise"
     else:
@@ -155,7 +155,7 @@ def _stable_baselines(origin: str, arrays: Mapping[str, NpzArray]) -> _Layout:
     """One row a step; `episode_starts` marks the first ones."""
     names = ["obs", "actions", "episode_starts", *(["rewards"] if "rewards" in arrays else [])]
     num_rows = check_columns(origin, {name: arrays[name] for name in names})
-    first = read_flags(arrays["episode_starts"])
+    first = read_flags(arrays["episode_starts"], f"{origin}: episode_starts")
     first[0] = True
     starts, stops = cut_after(np.append(first[1:], True))
     terminated = np.ones(len(stops), dtype=bool)

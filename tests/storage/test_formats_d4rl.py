@@ -143,3 +143,13 @@ def test_absurd_shapes_without_values_are_refused_at_once(tmp_path: Path) -> Non
             file.create_dataset(name, (10**13,), "u1", chunks=(2**20,))
     with pytest.raises(SourceFormatError, match="/observations: got values that were never written"):
         import_dataset(tmp_path / "a.hdf5", tmp_path / "d.zarr")
+
+
+@pytest.mark.parametrize("name", ["terminals", "timeouts"])
+def test_a_flag_that_is_missing_is_named(name: str, tmp_path: Path) -> None:
+    columns = {"timeouts": flags(4), name: np.where(flags(2), np.nan, 0)}
+    source = write_d4rl(tmp_path / "a.hdf5", **columns)
+    with pytest.raises(
+        SourceFormatError, match=rf"a\.hdf5: {name}: got no value in row 2; allowed: a flag in each row"
+    ):
+        import_dataset(source, tmp_path / "d.zarr")
