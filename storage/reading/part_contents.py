@@ -38,7 +38,6 @@ from dask_rl.storage.spaces import Space, space_from_json
 from .shard_index import corrupt_chunks
 
 
-
 @dataclass(frozen=True)
 class PartContents:
     """One part of a dataset, validated."""
