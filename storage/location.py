@@ -82,6 +82,11 @@ class LocalDirectory(Location):
         """Whether there is anything."""
         return os.path.lexists(self.url)
 
+    def is_unfinished(self) -> bool:
+        """Whether the dataset that was here gave way to a new one that did not come; see BuildDirectory."""
+        place, name = os.path.split(self.url)
+        return os.path.exists(os.path.join(place, f".{name}.partial", "old"))
+
     def read(self, key: str) -> bytes:
         """Return a whole file; only a plain one, of a size that metadata can have."""
         try:

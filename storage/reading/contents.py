@@ -161,8 +161,9 @@ def _parse_commit(location: Location, content: bytes | None) -> Commit:
     if content is None:
         if location.exists():
             raise _not_committed(location)
+        fix = "run again what was writing it" if location.is_unfinished() else "check the path"
         raise DatasetNotFoundError(
-            explain(f"dataset {location.url}", got="no such path", allowed="a dask-rl dataset", fix="check the path")
+            explain(f"dataset {location.url}", got="no such path", allowed="a dask-rl dataset", fix=fix)
         )
     allowed = "the manifest as it was written"
     try:

@@ -133,7 +133,7 @@ def test_renames_are_undone(dataset, write, partial, error, number):
 def test_one_that_was_killed_between_renames_is_undone_by_the_next_writer(dataset, write, partial):
     partial.mkdir()
     os.rename(dataset.path, partial / "old")
-    with pytest.raises(DatasetNotFoundError):
+    with pytest.raises(DatasetNotFoundError, match=r"got no such path; .*; run again what was writing it"):
         OfflineDataset.open(dataset.path)
     with pytest.raises(DatasetError, match="exists already"):
         write()
