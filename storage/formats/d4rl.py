@@ -120,6 +120,7 @@ def _breaks(columns: Mapping[str, Rows]) -> Array:
     return breaks
 
 
+@np.errstate(over="ignore", invalid="ignore")  # absurd values: their checks report them
 def _doubts(columns: Mapping[str, Rows], cuts: Cuts) -> tuple[str, ...]:
     """Say if observations go on at most of the time-outs: these do not lie where episodes end.
 

@@ -104,7 +104,7 @@ def _index(table: Table, columns: Sequence[str], in_order: bool) -> tuple[Index,
     index = group_rows(table, [key for key in _KEYS if key in table.names], ordered_by)
     # Rows that share an id can be several episodes: how many only their order tells.
     flags = [name for name in FLAGS if name in columns]
-    cache = PartCache(table, [*ordered_by, *flags] or ["rewards"])  # something that tells how many rows there are
+    cache = PartCache(table, ["eps_id", *ordered_by, *flags])  # the first: all are to have as many rows
     counts, num_gaps = [], 0
     for group in range(len(index.ids)):
         _, orders, gaps = _orders(table, index, group, cache)
