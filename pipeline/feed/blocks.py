@@ -17,7 +17,7 @@ from dask_rl.storage.dataset import OfflineDataset
 from dask_rl.storage.errors import InvalidDataError, explain
 from dask_rl.storage.schema import ArraySpec
 
-from .config import Feed
+from .config import MERGE_GAP_ROWS, Feed
 from .layout import Column
 from .order import Part
 from .partition import IntArray
@@ -25,8 +25,6 @@ from .sampling import Halo
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-MERGE_GAP_ROWS = 16
-"""Unused rows between two runs that are kept in memory rather than split off."""
 READ_GAP_ROWS = 4096
 """Unused rows that are read and dropped rather than skipped: a storage chunk is read as a whole anyway."""
 SCRATCH_BYTES = 2 * 2**20

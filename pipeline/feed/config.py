@@ -21,6 +21,14 @@ BLOCK_BYTES = 64 * 2**20
 BLOCKS_PER_WINDOW = 4
 INDEX_BYTES = 16
 """Bytes of order kept for each row in memory: int64, of the current window and of the next."""
+WORK_BYTES = 40
+"""Bytes of a thread for each row of a window: its order while it is worked out, derived columns in float64."""
+NUM_THREADS = 2
+"""Of each iterator: so many blocks are loaded at once, each twice in memory where a Dask task loads it."""
+MERGE_GAP_ROWS = 16
+"""Unused rows between two runs that are kept in memory rather than split off."""
+MAX_BLOCKS = 8192
+"""However small the budget: each block is planned before streaming begins."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,9 @@ class FeedConfig:
     resident: bool | None = None
     """True keeps all rows of a learner in memory, False streams them, None decides by their size."""
     memory_budget_bytes: int | None = None
-    """Memory of one learner's data; None: resident up to a quarter of the available memory."""
+    """Memory of one learner's data: rows, their order, blocks on their way, and batches; what it keeps of each
+    episode, and the 2 MiB or so in which a thread unpacks what it reads, come on top. None: resident up to a quarter
+    of the available memory."""
     loader: Literal["auto", "thread", "dask"] = "auto"
     """How blocks are loaded: auto takes Dask tasks inside a Dask worker and a thread elsewhere."""
 
@@ -159,7 +169,9 @@ class Feed:
         }
 
 
-def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int, halo: Halo) -> Feed:
+def resolve_feed(
+    config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int, halo: Halo, batch_bytes: int = 0
+) -> Feed:
     """Work a feed out on its dataset; the same for any number of learners.
 
     Args:
@@ -167,6 +179,7 @@ def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int,
         dataset: the open dataset that they name.
         row_bytes: bytes of one row in memory, over all fields read.
         halo: rows around a transition that are read with it.
+        batch_bytes: bytes of the global batches that are gathered at once, and of their index.
 
     Raises:
         ConfigError: batch_size, num_shards and the number of transitions do not fit.
@@ -177,34 +190,69 @@ def resolve_feed(config: FeedConfig, dataset: OfflineDataset, *, row_bytes: int,
     table = _episode_table(dataset, needs_next=config.needs_next)
     transitions = Transitions.of(table, needs_next=config.needs_next, selected=selected)
     check_split(transitions.num_positions, config.batch_size, config.num_shards, num_learners=1)
-    block_rows, window_rows = _choose_rows(config, transitions, row_bytes, halo)
+    around = halo.before + halo.after  # beside the rows of a block; next observations are in the slack
+    block_rows, window_rows = _choose_rows(
+        config, transitions.num_positions, _Room(config, transitions, row_bytes, batch_bytes), around
+    )
     complete = replace(config, content_hash=dataset.content_hash, block_rows=block_rows, window_rows=window_rows)
     return Feed(complete, transitions, dataset.num_episodes if selected is None else len(selected))
 
 
-def _choose_rows(config: FeedConfig, transitions: Transitions, row_bytes: int, halo: Halo) -> tuple[int, int]:
-    window_bytes = BLOCKS_PER_WINDOW * BLOCK_BYTES
-    if config.memory_budget_bytes is not None:
-        # Sized for one learner that owns every shard, so that more learners see the same order. The slack is
-        # for the rows of next observations, one for each piece of an episode: some blocks hold more than others.
-        num_positions, num_pieces = transitions.num_positions, len(transitions.row_starts)
-        held = num_positions * np.dtype(config.dtype).itemsize if "returns_to_go" in config.fields else 0
-        rows_kept = 0.8 * num_positions / (num_positions + num_pieces)
-        share = max(0, config.memory_budget_bytes - held) / (config.num_shards + 1)
-        window_bytes = min(window_bytes, int(share * rows_kept))
-    rows_per_shard = -(-transitions.num_positions // config.num_shards)
-    rows_around = halo.before + halo.after  # beside the rows of a block; next observations are in the slack
+def work_bytes(slot_rows: int, window_rows: int, row_bytes: int) -> int:
+    """Return the bytes that the threads take while each loads a block or works out the order of a window."""
+    return NUM_THREADS * (slot_rows * row_bytes + WORK_BYTES * window_rows)
+
+
+class _Room:
+    """How large blocks may be."""
+
+    def __init__(self, config: FeedConfig, transitions: Transitions, row_bytes: int, batch_bytes: int) -> None:
+        self._row_bytes = row_bytes
+        self._num_windows = config.num_shards + 1
+        self._budget: int | None = None
+        if config.memory_budget_bytes is not None:
+            # Sized for one learner that owns every shard, so that more learners see the same order. The slack is
+            # for rows between the transitions, such as next observations: some blocks hold more than others.
+            held = batch_bytes
+            if "returns_to_go" in config.fields:
+                held += _span(transitions) * np.dtype(config.dtype).itemsize
+            rows_kept = 0.8 * transitions.num_positions / (transitions.num_positions + _rows_between(transitions))
+            self._budget = int(max(0, config.memory_budget_bytes - held) * rows_kept)
+
+    def rows(self, blocks_per_window: int) -> int:
+        """Return how many rows a block may hold, those around it counted, with so many blocks in a window."""
+        rows = BLOCKS_PER_WINDOW * BLOCK_BYTES // blocks_per_window // self._row_bytes
+        if self._budget is None:
+            return rows
+        slots = blocks_per_window * self._num_windows * self._row_bytes
+        return min(rows, self._budget // (slots + work_bytes(1, blocks_per_window, self._row_bytes)))
+
+
+def _span(transitions: Transitions) -> int:
+    """Return the rows from the first transition to the last."""
+    return int(transitions.row_stops[-1] - transitions.row_starts[0])
+
+
+def _rows_between(transitions: Transitions) -> int:
+    """Return the rows in memory that are no transitions: one behind each episode, or all up to the next one."""
+    gaps = transitions.row_starts[1:] - transitions.row_stops[:-1]
+    return int(np.where(gaps <= MERGE_GAP_ROWS + 1, gaps, 1).sum()) + 1
+
+
+def _choose_rows(config: FeedConfig, num_positions: int, room: _Room, around: int) -> tuple[int, int]:
     block_rows = config.block_rows
     if block_rows is None:
-        held_rows = window_bytes // BLOCKS_PER_WINDOW // row_bytes
-        if held_rows < 2 * rows_around:  # small blocks would be halo for the most part
-            held_rows = window_bytes // row_bytes
+        held_rows = room.rows(BLOCKS_PER_WINDOW)
+        if held_rows < 2 * around:  # small blocks would be halo for the most part
+            held_rows = room.rows(1)
+        least = 1 if config.memory_budget_bytes is None else -(-num_positions // MAX_BLOCKS)
+        rows_per_shard = -(-num_positions // config.num_shards)
         limit = rows_per_shard if config.window_rows is None else min(rows_per_shard, config.window_rows)
-        block_rows = max(1, min(held_rows - rows_around, limit))
+        block_rows = max(1, min(max(held_rows - around, least), limit))
     if config.window_rows is not None:
         return block_rows, config.window_rows
-    num_blocks = window_bytes // ((block_rows + rows_around) * row_bytes)
-    return block_rows, block_rows * max(1, min(BLOCKS_PER_WINDOW, num_blocks))
+    fitting = [number for number in range(1, BLOCKS_PER_WINDOW + 1) if room.rows(number) >= block_rows + around]
+    return block_rows, block_rows * max(fitting, default=1)
 
 
 def _episode_table(dataset: OfflineDataset, *, needs_next: bool) -> EpisodeTable:

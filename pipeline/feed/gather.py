@@ -7,13 +7,32 @@ import torch
 from dask_rl.learners.batch import Batch
 
 from .blocks import Arrays
-from .indexing import make_indexer
+from .indexing import index_bytes, make_indexer
 from .layout import Layout
 
 MAX_STEPS = 16
 """Steps gathered at once: one call per field for all of them."""
 MAX_BYTES = 8 * 2**20
 """Bytes gathered at once, so that the batches are still in the cache when they are used."""
+BUDGET_SHARE = 16
+"""Of a memory budget, one part in so many is for batches that are gathered ahead."""
+
+
+def steps_at_once(layout: Layout, num_rows: int, budget_bytes: int | None) -> int:
+    """Return how many batches of so many rows are gathered at once; it changes nothing in them."""
+    num_steps = MAX_BYTES // (num_rows * layout.sample_bytes)
+    if budget_bytes is not None:
+        num_steps = min(num_steps, budget_bytes // BUDGET_SHARE // _step_bytes(layout, num_rows))
+    return max(1, min(MAX_STEPS, num_steps))
+
+
+def batch_bytes(layout: Layout, num_rows: int, budget_bytes: int | None) -> int:
+    """Return what the batches that are gathered at once take, with their index."""
+    return steps_at_once(layout, num_rows, budget_bytes) * _step_bytes(layout, num_rows)
+
+
+def _step_bytes(layout: Layout, num_rows: int) -> int:
+    return num_rows * (layout.sample_bytes + index_bytes(layout))
 
 
 class Gatherer:
@@ -24,13 +43,18 @@ class Gatherer:
     """
 
     def __init__(
-        self, columns: Arrays, layout: Layout, num_shards: int, rows_per_shard: int, device: torch.device
+        self,
+        columns: Arrays,
+        layout: Layout,
+        num_shards: int,
+        rows_per_shard: int,
+        device: torch.device,
+        budget_bytes: int | None = None,
     ) -> None:
         self._columns = columns
         self._layout = layout
         rows = num_shards * rows_per_shard
-        step_bytes = rows * sum(output.sample_bytes for output in layout.outputs)
-        self.num_steps = max(1, min(MAX_STEPS, MAX_BYTES // step_bytes))
+        self.num_steps = steps_at_once(layout, rows, budget_bytes)
         self.index = np.zeros((self.num_steps, num_shards, rows_per_shard), np.int64)
         """Rows of the columns, to be filled by the caller."""
         self._rows = rows

@@ -21,6 +21,14 @@ def make_indexer(layout: Layout, columns: Arrays, max_rows: int) -> Indexer:
     return SampleIndexer(layout, columns)
 
 
+def index_bytes(layout: Layout) -> int:
+    """Return what an indexer takes at most for each of the transitions that it is given at once."""
+    sampling = layout.sampling
+    stacks = {output.place for output in layout.outputs if output.place in ("row_stack", "next_stack")}
+    numbers = 6 + (len(stacks) + 2) * sampling.frame_stack * bool(stacks)  # those kept, and those on the way
+    return 8 * numbers * (sampling.sequence_length or 1)
+
+
 class PlainIndexer:
     """Single transitions: a row, and the one behind it."""
 

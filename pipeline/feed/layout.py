@@ -90,6 +90,11 @@ class Layout:
         """Bytes of one row in memory, its place in the order included."""
         return sum(column.row_bytes for column in self.columns) + INDEX_BYTES
 
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample of a batch."""
+        return sum(output.sample_bytes for output in self.outputs)
+
     @cached_property
     def halo(self) -> Halo:
         """Rows needed around a transition."""

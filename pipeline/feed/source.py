@@ -5,29 +5,25 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
-import psutil
 import torch
 
 from dask_rl.learners.iterator import BatchSource
 from dask_rl.storage.dataset import OfflineDataset
-from dask_rl.storage.errors import ConfigError, explain
 
 from .blocks import BlockRecipe, plan_block
-from .config import Feed, FeedConfig, resolve_feed
+from .config import NUM_THREADS, Feed, FeedConfig, resolve_feed, work_bytes
 from .derived import derive_columns
-from .gather import Gatherer
+from .gather import Gatherer, batch_bytes
 from .iterator import DatasetIterator
-from .layout import plan_layout
+from .layout import Layout, plan_layout
 from .loaders import BlockLoader, choose_loader
 from .order import ShardOrder
 from .partition import IntArray, check_split, shards_of
+from .residence import choose_resident
 from .sampling import Halo
 from .threads import LoaderThreads
 from .windows import BlockStore, ResidentWindows, StreamingWindows, Waiter, Windows, num_slots
 
-RESIDENT_FRACTION = 0.25
-"""Of the available memory: what is kept resident where no budget is set."""
-NUM_THREADS = 2
 CLOSE_SECONDS = 5.0
 """For a read under way, which is short; one that hangs is left alone with its buffers."""
 
@@ -99,14 +95,19 @@ def plan_feed(config: FeedConfig) -> FeedPlan:
         DatasetError: it is another dataset than the one that they name.
     """
     with OfflineDataset.open(config.dataset, content_hash=config.content_hash) as dataset:
-        layout = plan_layout(config, dataset)
-        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes, halo=layout.halo)
+        _, feed = _work_out(config, dataset)
     return FeedPlan(
         feed=feed.config,
         num_positions=feed.transitions.num_positions,
         num_episodes=feed.num_episodes,
         steps_per_epoch=feed.steps_per_epoch,
     )
+
+
+def _work_out(config: FeedConfig, dataset: OfflineDataset) -> tuple[Layout, Feed]:
+    layout = plan_layout(config, dataset)
+    batches = batch_bytes(layout, config.batch_size, config.memory_budget_bytes)
+    return layout, resolve_feed(config, dataset, row_bytes=layout.row_bytes, halo=layout.halo, batch_bytes=batches)
 
 
 def open_iterator(
@@ -123,16 +124,20 @@ def open_iterator(
     """
     config = source.feed
     with OfflineDataset.open(config.dataset, content_hash=config.content_hash) as dataset:
-        layout = plan_layout(config, dataset)
-        feed = resolve_feed(config, dataset, row_bytes=layout.row_bytes, halo=layout.halo)
+        layout, feed = _work_out(config, dataset)
         derived = derive_columns(feed, layout, dataset, source.shards)
     orders = [feed.order(shard) for shard in source.shards]
     sizes = [_block_sizes(feed, order, layout.halo) for order in orders]
     slot_rows = max(int(item.max()) for item in sizes)
-    resident = _choose_resident(
+    beside = (  # the rows
+        derived.num_bytes
+        + batch_bytes(layout, len(orders) * feed.rows_per_shard, config.memory_budget_bytes)
+        + work_bytes(slot_rows, max(min(order.window_rows, order.num_positions) for order in orders), layout.row_bytes)
+    )
+    resident = choose_resident(
         config,
-        sum(int(item.sum()) for item in sizes) * layout.row_bytes + derived.num_bytes,
-        num_slots(orders) * slot_rows * layout.row_bytes + derived.num_bytes,
+        sum(int(item.sum()) for item in sizes) * layout.row_bytes + beside,
+        num_slots(orders) * slot_rows * layout.row_bytes + beside,
     )
     recipe = BlockRecipe(config.dataset, str(feed.config.content_hash), layout.stored)
     with ExitStack() as undo:
@@ -146,7 +151,7 @@ def open_iterator(
             windows = ResidentWindows(store, orders, pool, waiter, sizes)
         else:
             windows = StreamingWindows(store, orders, pool, waiter, slot_rows, feed.rows_per_shard)
-        gatherer = Gatherer(store.columns, layout, len(orders), feed.rows_per_shard, device)
+        gatherer = Gatherer(store.columns, layout, len(orders), feed.rows_per_shard, device, config.memory_budget_bytes)
         on_close = undo.pop_all().close
     return DatasetIterator(feed, source.shards, windows, gatherer, waiter, on_close)
 
@@ -163,23 +168,3 @@ def _block_sizes(feed: Feed, order: ShardOrder, halo: Halo) -> IntArray:
         [plan_block(feed, order.shard, order.block_part(block), halo).num_rows for block in range(order.num_blocks)],
         np.int64,
     )
-
-
-def _choose_resident(config: FeedConfig, resident_bytes: int, streaming_bytes: int) -> bool:
-    budget, available = config.memory_budget_bytes, psutil.virtual_memory().available
-    limit = RESIDENT_FRACTION * available if budget is None else budget
-    if config.resident is not False and (resident_bytes <= limit or (config.resident and budget is None)):
-        return True
-    needed = resident_bytes if config.resident else streaming_bytes
-    limit = available if budget is None else budget
-    if needed > limit:
-        mode = "keeping all rows resident" if config.resident else "streaming"
-        raise ConfigError(
-            explain(
-                "memory_budget_bytes",
-                got=f"{int(limit)}" if budget is not None else f"none, and {int(limit)} bytes available",
-                allowed=f"at least {needed} for {mode}",
-                fix="raise it, or start a run with smaller window_rows and block_rows, or with more learners",
-            )
-        )
-    return False

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.data
 
 BUDGET_BYTES = 40 * 2**20
 EPISODE_STEPS, FRAME = 400, (32, 32)
+SEQUENCES = {"sampler": "sequences", "sequence_length": 20, "frame_stack": 4}
 SCRIPT = Path(__file__).parents[2] / "support" / "feed_memory.py"
 
 
@@ -39,20 +41,30 @@ def write_frames(path: Path, num_bytes: int) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A dataset of ten times the budget, and a small one."""
+    path = tmp_path_factory.mktemp("memory")
+    return write_frames(path / "large.zarr", 10 * BUDGET_BYTES), write_frames(path / "small.zarr", 2**20)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_streaming_stays_within_its_budget_and_gives_what_is_resident(tmp_path: Path) -> None:
-    large = write_frames(tmp_path / "large.zarr", 10 * BUDGET_BYTES)
-    small = write_frames(tmp_path / "small.zarr", 2**20)
-    samplings = [
-        {},
-        {"sampler": "uniform", "n_step": 5, "frame_stack": 4},
-        {"sampler": "sequences", "sequence_length": 10, "frame_stack": 4},
-    ]
-    command = [sys.executable, str(SCRIPT), str(large), str(small), str(BUDGET_BYTES), "300"]
-    done = subprocess.run(
-        [*command, *map(json.dumps, samplings)], capture_output=True, text=True, timeout=240, check=False
-    )
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"sampling": {}},
+        {"sampling": {}, "num_shards": 1},
+        {"sampling": {"sampler": "uniform", "n_step": 5, "frame_stack": 4}},
+        {"sampling": SEQUENCES},
+        {"sampling": SEQUENCES, "batch_size": 80, "num_shards": 1},
+    ],
+)
+def test_streaming_stays_within_its_budget_and_gives_what_is_resident(
+    datasets: tuple[Path, Path], case: dict[str, Any]
+) -> None:
+    command = [sys.executable, str(SCRIPT), *map(str, datasets), str(BUDGET_BYTES), "150", json.dumps(case)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    for sampling, result in zip(samplings, json.loads(done.stdout), strict=True):
-        assert result["checksum"] == result["resident_checksum"], sampling
-        assert 0.4 * BUDGET_BYTES < result["peak_bytes"] < 1.2 * BUDGET_BYTES, sampling
+    result = json.loads(done.stdout)
+    assert result["checksum"] == result["resident_checksum"]
+    assert 0.4 * BUDGET_BYTES < result["peak_bytes"] < 1.2 * BUDGET_BYTES
