@@ -1,6 +1,7 @@
 """Opening a dataset: what must hold before anyone reads a row. Cheap: a directory walk and a few small files."""
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from dask_rl.storage.errors import CorruptDataError, DatasetError, DatasetNotFoundError, explain
+from dask_rl.storage.errors import DatasetError, DatasetNotFoundError, explain
 from dask_rl.storage.layout import CRC_BYTES, ArrayLayout
 from dask_rl.storage.location import Location, unreadable
 from dask_rl.storage.manifest import Commit, Part, content_hash, keeps_files_of
@@ -27,6 +28,7 @@ from dask_rl.storage.schema import (
 
 from .part_contents import PartContents, corrupt_file, load_part, read_checked
 
+_MOMENT_SECONDS = 0.02
 _OPENINGS = 8  # a dataset that is replaced meanwhile is opened anew so often
 _FOREIGN_MARKS = (METADATA_NAME, ".zgroup", ".zattrs", ".zarray")
 
@@ -61,18 +63,23 @@ def load_contents(location: Location, wanted_hash: str | None = None) -> Content
         DatasetError: there is something else, a version that this release does not know, or no such generation.
         CorruptDataError: files are missing, or are not what was committed.
     """
-    content = _read_if_there(location, COMMIT_NAME)
+    content, last = _read_if_there(location, COMMIT_NAME), None
     for _ in range(_OPENINGS):
         try:
             return _load(location, content, wanted_hash)
-        except (CorruptDataError, OSError) as error:
+        except (DatasetError, OSError) as error:
             now = _read_if_there(location, COMMIT_NAME)
-            if now == content:
+            if isinstance(error, DatasetNotFoundError) and now is None and location.is_unfinished():
+                time.sleep(_MOMENT_SECONDS)  # between the two renames of an overwriting
+                last, now = error, _read_if_there(location, COMMIT_NAME)
+            elif now == content:
                 if isinstance(error, OSError):
                     raise unreadable(f"dataset {location.url}", error) from error
                 raise
             content = now  # another dataset took its place: no damage
             location.forget()
+    if content is None and last is not None:
+        raise last
     raise DatasetError(
         explain(
             f"dataset {location.url}",

@@ -190,3 +190,13 @@ def test_what_took_its_place_is_not_verified(pair, deep):
         by_rename(old, new)
         with pytest.raises(DatasetError, match=r"got content hash .*which was asked for"):
             dataset.verify(deep=deep)
+
+
+def test_between_the_two_renames_of_an_overwriting_opening_waits(pair, monkeypatch):
+    old, new = pair
+    place = old.with_name(f".{old.name}.partial")
+    place.mkdir()
+    old.rename(place / "old")
+    monkeypatch.setattr("dask_rl.storage.reading.contents.time.sleep", lambda _: new.rename(old))
+    with OfflineDataset.open(old) as dataset:
+        assert (dataset.read("observations", 0, 100) == 2).all()
