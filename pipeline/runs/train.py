@@ -133,8 +133,8 @@ def _train(
         loggers = open_loggers(resolved, run)
         # Nothing is written before all of this fits together.
         with (
-            _starting_display(progress, resolved) as display,
-            _learners(resolved, data, client, in_background, control.stop) as (connected, group),
+            progress("train", job.num_steps, "steps") as display,
+            _learners(resolved, data, client, in_background, control.stop, display) as (connected, group),
             run.locked(),
             RunLog(run, [*loggers, *_dask_loggers(run, resolved, control, connected, group)]) as log,
             control.failing(),  # before the loggers are closed, which say so
@@ -149,15 +149,6 @@ def _train(
             return Training(run, log, resolved, data, group, connected, control).to_end(display)
 
 
-@contextlib.contextmanager
-def _starting_display(progress: MakeProgress, job: TrainJob) -> Iterator[Progress]:
-    """Give the display of the steps, which first says what takes seconds before the first of them."""
-    with progress("train", job.num_steps, "steps") as display:
-        if num_learners := job.learners.num_learners:
-            display.note(f"starting {num_learners} learner{'s' * (num_learners > 1)} (cluster: {job.cluster.kind})")
-        yield display
-
-
 def _dask_loggers(
     run: RunDirectory, job: TrainJob, control: RunControl, client: Client | None, group: LearnerGroup
 ) -> list[RunLogger]:
@@ -167,7 +158,7 @@ def _dask_loggers(
 
 @contextlib.contextmanager
 def _learners(
-    job: TrainJob, data: TrainingData, client: Client | None, in_background: bool, stop: StopRequest
+    job: TrainJob, data: TrainingData, client: Client | None, in_background: bool, stop: StopRequest, display: Progress
 ) -> Iterator[tuple[Client | None, LearnerGroup]]:
     """Give the client, if there is one, and the learners; all is closed at the end but a client that was given."""
     with contextlib.ExitStack() as stack:
@@ -175,6 +166,8 @@ def _learners(
             connected = stack.enter_context(_connect(job, client, in_background, stop))
             if in_background and connected is not None and job.learners.num_learners:
                 _refuse_shared_workers(job, connected)
+            if num_learners := job.learners.num_learners:  # it takes seconds, in which nothing else is shown
+                display.note(f"starting {num_learners} learner{'s' * (num_learners > 1)}")
             group = stack.enter_context(_make_group(job, data, connected))
         yield connected, group
 

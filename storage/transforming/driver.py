@@ -176,6 +176,8 @@ def _notes(sources: Sources, targets: Sequence[Target], there: Set[str], config:
             yield f"{os.fspath(target.path)} was there already, from an earlier run of the same transform"
     if len(set(sources.environments)) > 1:
         yield f"the sources are of {', '.join(map(str, sources.environments))}: the dataset names no environment"
+    for name in sources.joined:
+        yield f"the sources differ in the bounds of their {name}: the dataset's has the wider ones"
     if config.changes_rewards and sources.ref_scores is not None:
         yield "the rewards are others: the reference scores of the source are left out"
     if config.normalize and sources.environment is not None:

@@ -17,6 +17,7 @@ from dask_rl.storage.spaces import Space, describe_space, spaces_equal
 
 from .config import TransformConfig
 from .fields import choose_fields
+from .joined_spaces import join_spaces
 from .normalization import Normalization, parse_normalization
 
 Range = tuple[int, int]
@@ -55,7 +56,11 @@ class Sources:
     seeds: npt.NDArray[np.int64]  # (num_episodes,) -1: unknown
     has_final_observation: npt.NDArray[np.bool_]  # (num_episodes,)
     observation_space: Space
+    """Of all sources together: where they differ in their bounds only, the wider ones."""
     action_space: Space
+    """As the observations'."""
+    joined: tuple[str, ...]
+    """Which of these two spaces is not that of every source."""
     environments: tuple[str | None, ...]
     """Of the sources."""
     ref_scores: tuple[float, float] | None
@@ -114,6 +119,7 @@ def _describe(given: list[str], opened: list[OfflineDataset], config: TransformC
         {new: ArraySpec(new, dataset.arrays[old].dtype, dataset.arrays[old].row_shape) for new, old in chosen.items()}
         for dataset, chosen in zip(opened, fields, strict=True)
     ]
+    joined = {name: _joined_space(name, opened) for name in ("observation_space", "action_space")}
     for dataset, found in zip(opened, arrays, strict=True):
         _check_fits(first, arrays[0], dataset, found)
     normalizations = [parse_normalization(dataset.path, dataset.provenance) for dataset in opened]
@@ -136,8 +142,11 @@ def _describe(given: list[str], opened: list[OfflineDataset], config: TransformC
         ids=np.concatenate([dataset.episode_ids for dataset in opened]),
         seeds=np.concatenate([dataset.episode_seeds for dataset in opened]),
         has_final_observation=np.concatenate([dataset.has_final_observation for dataset in opened]),
-        observation_space=first.observation_space,
-        action_space=first.action_space,
+        observation_space=joined["observation_space"],
+        action_space=joined["action_space"],
+        joined=tuple(
+            name for name in joined if not all(spaces_equal(joined[name], getattr(it, name)) for it in opened)
+        ),
         environments=tuple(dataset.environment for dataset in opened),
         ref_scores=first.ref_scores if len({dataset.ref_scores for dataset in opened}) == 1 else None,
         provenances=tuple(dataset.provenance for dataset in opened),
@@ -146,18 +155,25 @@ def _describe(given: list[str], opened: list[OfflineDataset], config: TransformC
     )
 
 
+def _joined_space(name: str, opened: list[OfflineDataset]) -> Space:
+    given = [getattr(dataset, name) for dataset in opened]
+    joined = join_spaces(given)
+    if joined is None:
+        number = next(number for number in range(2, len(given) + 1) if join_spaces(given[:number]) is None) - 1
+        raise ConfigError(
+            explain(
+                f"{name} of {opened[number].path}",
+                got=describe_space(given[number]),
+                allowed=f"one like that of {opened[0].path}, {describe_space(given[0])}; the bounds may be others",
+                fix="merge what fits",
+            )
+        )
+    return joined
+
+
 def _check_fits(
     first: OfflineDataset, wanted: Mapping[str, ArraySpec], other: OfflineDataset, found: Mapping[str, ArraySpec]
 ) -> None:
-    for name in ("observation_space", "action_space"):
-        want, got = getattr(first, name), getattr(other, name)
-        if not spaces_equal(want, got):
-            allowed = f"that of {first.path}, {describe_space(want)}"
-            if describe_space(got) == describe_space(want):
-                allowed += ", with the same bounds"
-            raise ConfigError(
-                explain(f"{name} of {other.path}", got=describe_space(got), allowed=allowed, fix="merge what fits")
-            )
     different = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
     if different:
         path = different[0]

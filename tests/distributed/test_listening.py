@@ -76,7 +76,7 @@ def test_a_running_job_listens_on_loopback_only(continuous_dataset, tmp_path, se
     train(parse_job(yaml.safe_dump(job)), progress=lambda *_: Look())
     assert {address for sockets in seen.values() for address, _ in sockets} == {"127.0.0.1"}
     scheme = "tcp" if security is None else "tls"
-    said = rf"dashboard: http://127\.0\.0\.1:\d+/learners; attach to {scheme}://127\.0\.0\.1:\d+"
+    said = rf"starting 2 learners\ndashboard: http://127\.0\.0\.1:\d+/learners; attach to {scheme}://127\.0\.0\.1:\d+"
     assert re.fullmatch(said, "\n".join(notes))
     # Of Dask: the scheduler, its dashboard and two nannies here; a worker and its dashboard there.
     assert len(seen.pop(os.getpid())) == 4

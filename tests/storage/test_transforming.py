@@ -333,7 +333,7 @@ def test_a_split_that_died_in_between_is_finished(source, tmp_path):
 
 
 def test_what_differs_cannot_be_merged(source, tmp_path):
-    write(tmp_path / "box.zarr", [make_episode([1])], observation_space=spaces.Box(-1, 9, (1,), np.float32)).close()
+    write(tmp_path / "box.zarr", [make_episode([1])], observation_space=spaces.Box(-9, 9, (1,), np.float64)).close()
     write(tmp_path / "infos.zarr", [make_episode([1], infos={"speed": np.ones(1, np.float32)}, id=7)]).close()
     write(tmp_path / "wide.zarr", [dataclasses.replace(make_episode([1]), rewards=np.ones(1))]).close()
     for name, message in (
