@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 
 
+@pytest.mark.service
 def test_random_faults_do_not_change_a_bit():
     command = [sys.executable, str(SCRIPT), "--faults", "4", "--steps-per-fault", "75", "--seed", "1"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

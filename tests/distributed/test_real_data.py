@@ -25,6 +25,7 @@ def test_behaviour_cloning_outlives_the_cartpole_data(sample_data, cluster_clien
     assert result.evaluation["return_mean"] >= 350  # the data's episodes stop at 200
 
 
+@pytest.mark.service
 @pytest.mark.slow
 def test_implicit_q_learning_swings_the_pendulum_up(sample_data, cluster_client, tmp_path):
     options = ImportOptions(environment="Pendulum-v1", normalized_actions=True)

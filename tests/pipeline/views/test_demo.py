@@ -21,6 +21,7 @@ def small(tmp_path_factory):
     return run_demo(directory, config=SMALL)
 
 
+@pytest.mark.service
 @pytest.mark.slow
 def test_the_policy_of_the_demo_is_better_than_its_data(tmp_path):
     command = [sys.executable, "-m", "dask_rl", "demo", "--json"]
