@@ -1,7 +1,6 @@
 """The smallest space that holds the elements of several: of imports whose bounds are those of the values seen."""
 
 from collections.abc import Iterable
-from functools import reduce
 
 import numpy as np
 from gymnasium import spaces
@@ -15,22 +14,34 @@ def join_spaces(given: Iterable[Space]) -> Space | None:
     Boxes of one shape and type get the wider bounds, Discrete spaces of one first value the larger number; Dicts and
     Tuples are joined part by part.
     """
-    return reduce(lambda joined, space: None if joined is None else _join(joined, space), given)
+    first, *others = given
+    joined: Space | None = first
+    for space in others:
+        joined = None if joined is None else _join(joined, space)
+    return joined
 
 
 def _join(a: Space, b: Space) -> Space | None:
     if spaces_equal(a, b):
         return a
-    match a, b:
-        case spaces.Box(), spaces.Box() if a.shape == b.shape and a.dtype == b.dtype:
-            low, high = np.minimum(a.low, b.low), np.maximum(a.high, b.high)
-            return spaces.Box(low, high, dtype=a.dtype.type)
-        case spaces.Discrete(), spaces.Discrete() if a.start == b.start:
-            return spaces.Discrete(max(int(a.n), int(b.n)), start=int(a.start))
-        case spaces.Dict(), spaces.Dict() if a.spaces.keys() == b.spaces.keys():
-            parts = {key: _join(part, b.spaces[key]) for key, part in a.spaces.items()}
-            return None if None in parts.values() else spaces.Dict(parts)
-        case spaces.Tuple(), spaces.Tuple() if len(a.spaces) == len(b.spaces):
-            joined = [_join(*pair) for pair in zip(a.spaces, b.spaces, strict=True)]
-            return None if None in joined else spaces.Tuple(joined)
+    if isinstance(a, spaces.Box) and isinstance(b, spaces.Box) and a.shape == b.shape and a.dtype == b.dtype:
+        return spaces.Box(np.minimum(a.low, b.low), np.maximum(a.high, b.high), dtype=a.dtype.type)
+    if isinstance(a, spaces.Discrete) and isinstance(b, spaces.Discrete) and a.start == b.start:
+        return spaces.Discrete(max(int(a.n), int(b.n)), start=int(a.start))
+    if isinstance(a, spaces.Dict) and isinstance(b, spaces.Dict) and a.spaces.keys() == b.spaces.keys():
+        parts = _join_parts((part, b.spaces[key]) for key, part in a.spaces.items())
+        return None if parts is None else spaces.Dict(dict(zip(a.spaces, parts, strict=True)))
+    if isinstance(a, spaces.Tuple) and isinstance(b, spaces.Tuple) and len(a.spaces) == len(b.spaces):
+        parts = _join_parts(zip(a.spaces, b.spaces, strict=True))
+        return None if parts is None else spaces.Tuple(parts)
     return None
+
+
+def _join_parts(pairs: Iterable[tuple[Space, Space]]) -> list[Space] | None:
+    parts: list[Space] = []
+    for pair in pairs:
+        part = _join(*pair)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts
