@@ -27,6 +27,7 @@ from dask_rl.learners.group import LearnerGroup
 from dask_rl.learners.metrics import merge_results
 from dask_rl.learners.published import METRIC
 from dask_rl.pipeline.dashboard import PLUGIN_NAME
+from dask_rl.pipeline.dashboard.page import UPDATE_MILLISECONDS
 from dask_rl.pipeline.feed.source import plan_feed
 from dask_rl.pipeline.runs.clusters.config import ClusterConfig
 from dask_rl.pipeline.runs.clusters.opened import open_cluster
@@ -70,7 +71,7 @@ def _look(address: str, is_open: Event, end: Event) -> None:
     is_open.set()
     while not end.is_set():
         session.force_roundtrip()
-        end.wait(0.5)
+        end.wait(UPDATE_MILLISECONDS / 1000)
     session.close()
 
 

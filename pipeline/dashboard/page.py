@@ -21,7 +21,8 @@ from .html_part import html_part
 from .live_runs import Entry
 from .routes import prefix_of
 
-UPDATE_MILLISECONDS = 1000
+UPDATE_MILLISECONDS = 2000
+"""Drawing costs the scheduler, which may share its cores with learners: a run is not watched by the second."""
 _NEWEST = ""
 """In place of a run's id, which is never empty: whatever a stranger calls a run, it is not this."""
 _AGO = "time, minutes from now"
