@@ -56,10 +56,9 @@ def add(
     with schedule.open_schedule(opened) as jobs_:
         due = jobs_.add(entry)
     values = {"name": entry.name, "next": None if due is None else due.isoformat(), "paused": due is None}
-    values |= {"cron": cron, "timezone": entry.timezone}
-    values |= {"job_file": entry.job_file, "directory": entry.directory, "home": str(opened.path)}
+    values |= {key: getattr(entry, key) for key in ("cron", "timezone", "job_file", "directory")}
     pid = load("pipeline.jobs.server_state").server_pid(opened)
-    values["server_pid"] = pid
+    values |= {"home": str(opened.path), "server_pid": pid}
     values["warnings"] = load("pipeline.jobs.datasets").what_is_wrong(datasets)
     for warning in values["warnings"]:
         typer.echo(f"warning: {warning}", err=True)

@@ -119,7 +119,7 @@ def _describe(given: list[str], opened: list[OfflineDataset], config: TransformC
         {new: ArraySpec(new, dataset.arrays[old].dtype, dataset.arrays[old].row_shape) for new, old in chosen.items()}
         for dataset, chosen in zip(opened, fields, strict=True)
     ]
-    joined = {name: _joined_space(name, opened) for name in ("observation_space", "action_space")}
+    spaces, joined = _join_all(opened)
     for dataset, found in zip(opened, arrays, strict=True):
         _check_fits(first, arrays[0], dataset, found)
     normalizations = [parse_normalization(dataset.path, dataset.provenance) for dataset in opened]
@@ -142,17 +142,22 @@ def _describe(given: list[str], opened: list[OfflineDataset], config: TransformC
         ids=np.concatenate([dataset.episode_ids for dataset in opened]),
         seeds=np.concatenate([dataset.episode_seeds for dataset in opened]),
         has_final_observation=np.concatenate([dataset.has_final_observation for dataset in opened]),
-        observation_space=joined["observation_space"],
-        action_space=joined["action_space"],
-        joined=tuple(
-            name for name in joined if not all(spaces_equal(joined[name], getattr(it, name)) for it in opened)
-        ),
+        observation_space=spaces["observation_space"],
+        action_space=spaces["action_space"],
+        joined=joined,
         environments=tuple(dataset.environment for dataset in opened),
         ref_scores=first.ref_scores if len({dataset.ref_scores for dataset in opened}) == 1 else None,
         provenances=tuple(dataset.provenance for dataset in opened),
         normalization=normalizations[0],
         arrays=arrays[0],
     )
+
+
+def _join_all(opened: list[OfflineDataset]) -> tuple[Mapping[str, Space], tuple[str, ...]]:
+    """Return the two spaces of all datasets together, and the names of those that are not the space of each of them."""
+    joined = {name: _joined_space(name, opened) for name in ("observation_space", "action_space")}
+    wider = [name for name, space in joined.items() if not all(spaces_equal(space, getattr(it, name)) for it in opened)]
+    return joined, tuple(wider)
 
 
 def _joined_space(name: str, opened: list[OfflineDataset]) -> Space:
