@@ -158,6 +158,8 @@ def _open_arrays(arrays: Mapping[str, Array]) -> Iterator[Lookup]:
 def _whole_numbers(ends: npt.ArrayLike) -> Array:
     """Return exclusive rows as (episodes,) int64."""
     given = _array("episode_ends", ends).reshape(-1)
+    if given.dtype.kind == "f":
+        given = given.astype(np.float64)  # others do not hold the bound
     if len(given) and not (given.dtype.kind in "iuf" and (np.abs(given) < 2**53).all() and (given % 1 == 0).all()):
         got, fix = f"{given[:3].tolist()} … of type {given.dtype}", "correct them"
         raise SourceFormatError(explain("episode_ends", got=got, allowed="whole numbers", fix=fix))

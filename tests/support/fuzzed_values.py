@@ -106,7 +106,7 @@ def mutate(columns: Columns, rng: random.Random) -> str:
             try:
                 with np.errstate(all="ignore"):
                     columns[name] = change(columns[name], rng)
-            except (ValueError, TypeError, IndexError, OverflowError):
+            except (ValueError, TypeError, LookupError, OverflowError):
                 continue
             what = change.__name__
         done.append(f"{what} of {name}")

@@ -1,5 +1,6 @@
 """A cluster that runs already, by its address or its scheduler file."""
 
+import gc
 import json
 from pathlib import Path
 
@@ -30,12 +31,16 @@ def connect(config: ClusterConfig, security: Security | None, *, set_as_default:
     try:
         return Client(**{config.kind: asked}, **options)
     except (OSError, ValueError, RuntimeError, TypeError) as error:  # the last two: TLS on one side only
-        message = explain(
+        problem = first_line(error)
+    # What did not connect closes itself when it is collected, and would hang in the midst of another client's start.
+    gc.collect()
+    raise ConfigError(
+        explain(
             f"cluster.{config.kind}",
-            got=f"{asked}, where no scheduler answers ({first_line(error)})",
+            got=f"{asked}, where no scheduler answers ({problem})",
             fix="start `dask scheduler`, or correct it; where it uses TLS, set cluster.security",
         )
-        raise ConfigError(message) from None
+    )
 
 
 def _check_scheduler_file(path: Path) -> None:
