@@ -117,3 +117,14 @@ def explain(subject: str, *, got: Any, allowed: Any = None, fix: str) -> str:
     line = " ".join(line.splitlines())  # a name or a foreign message may hold line breaks
     # and so may it hold what a terminal would obey
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def taken_by_another_writer(target: object, place: str) -> DatasetError:
+    """Return the refusal of a second writer.
+
+    Args:
+        target: the dataset.
+        place: what it lies at, for the remedy: path or URL.
+    """
+    got, fix = "another process that writes it now", f"wait for it, or choose another {place}"
+    return DatasetError(explain(f"dataset {target}", got=got, allowed="one writer at a time", fix=fix))

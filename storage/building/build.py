@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dask_rl.storage.errors import DatasetError, explain
+from dask_rl.storage.errors import DatasetError, explain, taken_by_another_writer
 from dask_rl.storage.files import exchange, fsync_path, fsync_paths, make_directory
 from dask_rl.storage.manifest import Commit
 from dask_rl.storage.schema import COMMIT_NAME, METADATA_NAME, is_ours
@@ -221,14 +221,7 @@ def _take_lock(path: Path, target: Path) -> int:
     if not locked:
         if descriptor >= 0:
             os.close(descriptor)
-        raise DatasetError(
-            explain(
-                f"dataset {target}",
-                got="another process that writes it now",
-                allowed="one writer at a time",
-                fix="wait for it, or choose another path",
-            )
-        )
+        raise taken_by_another_writer(target, "path")
     return descriptor
 
 

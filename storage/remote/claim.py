@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dask_rl.storage.errors import DatasetError, explain
+from dask_rl.storage.errors import DatasetError, explain, taken_by_another_writer
 
 from .directory import RemoteDirectory
 
@@ -137,14 +137,7 @@ def _lock(target: str, name: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise DatasetError(
-            explain(
-                f"dataset {target}",
-                got="another process that writes it now",
-                allowed="one writer at a time",
-                fix="wait for it, or choose another URL",
-            )
-        ) from error
+        raise taken_by_another_writer(target, "URL") from error
     return descriptor
 
 
